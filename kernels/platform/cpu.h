@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: hipmla contributors
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The CPU platform's primitives: a CDNA3 wave of 64 lanes on fibers (platform/cpu). Layouts are in cdna.h.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "hip_cpu/device.h"
+#include "hipmla/types.h"
+
+#define HIPMLA_DEVICE inline __attribute__((always_inline))
+#define HIPMLA_STAGE1_KERNEL(num_threads, waves_per_simd) __global__
+#define HIPMLA_KERNEL(num_threads) __global__
+
+namespace hipmla::device {
+
+constexpr int kWaveSize = 64;
+
+typedef uint32_t Words2 __attribute__((vector_size(8), may_alias));
+typedef uint32_t Words4 __attribute__((vector_size(16), may_alias));
+typedef float Floats4 __attribute__((vector_size(16), may_alias));
+
+HIPMLA_DEVICE int thread_id() { return static_cast<int>(threadIdx.x); }
+HIPMLA_DEVICE int block_id() { return static_cast<int>(blockIdx.x); }
+HIPMLA_DEVICE int lane_id() { return hip_cpu::lane_id(); }
+HIPMLA_DEVICE int wave_id() { return hip_cpu::wave_id(); }
+HIPMLA_DEVICE void block_barrier() { __syncthreads(); }
+HIPMLA_DEVICE bool any_lane(bool condition) { return __any(condition) != 0; }
+HIPMLA_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor(x, mask); }
+
+HIPMLA_DEVICE float wave_max(float x) {
+  for (int mask = kWaveSize / 2; mask > 0; mask /= 2) x = std::fmax(x, shuffle_xor(x, mask));
+  return x;
+}
+HIPMLA_DEVICE float wave_sum(float x) {
+  for (int mask = kWaveSize / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+  return x;
+}
+
+HIPMLA_DEVICE Words4 load_global16(const void* p) { return *static_cast<const Words4*>(p); }
+HIPMLA_DEVICE void store_global16(void* p, Words4 x) { *static_cast<Words4*>(p) = x; }
+HIPMLA_DEVICE void store_global(float* p, float x) { *p = x; }
+template <int kCount>
+HIPMLA_DEVICE void store_global_words(void* p, const uint32_t (&words)[kCount]) {
+  static_assert(kCount % 4 == 0, "16 bytes at a time");
+  for (int i = 0; i < kCount; i += 4)
+    store_global16(static_cast<uint32_t*>(p) + i,
+                   Words4{words[i], words[i + 1], words[i + 2], words[i + 3]});
+}
+HIPMLA_DEVICE Words4 load_lds16(const void* p) { return *static_cast<const Words4*>(p); }
+HIPMLA_DEVICE void store_lds16(void* p, Words4 x) { *static_cast<Words4*>(p) = x; }
+template <typename T>
+HIPMLA_DEVICE T load_uniform(const T* p) {
+  return *p;
+}
+
+HIPMLA_DEVICE char* dynamic_lds() {
+  HIP_DYNAMIC_SHARED(char, lds);
+  return lds;
+}
+
+HIPMLA_DEVICE float exp2_fast(float x) { return std::exp2(x); }
+HIPMLA_DEVICE float log2_fast(float x) { return std::log2(x); }
+HIPMLA_DEVICE float reciprocal_fast(float x) { return 1.0f / x; }
+HIPMLA_DEVICE uint32_t permute_bytes(uint32_t high, uint32_t low, uint32_t selector) {
+  return hip_cpu::perm_b32(high, low, selector);
+}
+HIPMLA_DEVICE uint16_t f16_bits(float x) { return hip_cpu::f32_to_f16(x); }
+
+template <DataType kType>
+HIPMLA_DEVICE void mfma_batch(const hip_cpu::MfmaOperands* ops, int count) {
+  if constexpr (kType == DataType::kBf16) {
+    hip_cpu::mfma_f32_16x16x16_bf16(ops, count);
+  } else {
+    static_assert(kType == DataType::kF16, "no matrix operation for this type");
+    hip_cpu::mfma_f32_16x16x16_f16(ops, count);
+  }
+}
+
+// acc += sum_i kv[i] x rows[i]
+template <DataType kType, int kCount>
+HIPMLA_DEVICE void mma_chain(Floats4& acc, const Words2 (&kv)[kCount], const Words2 (&rows)[kCount]) {
+  hip_cpu::MfmaOperands ops[kCount];
+  for (int i = 0; i < kCount; ++i)
+    ops[i] = {reinterpret_cast<float*>(&acc), &kv[i], &rows[i]};
+  mfma_batch<kType>(ops, kCount);
+}
+// acc[i] += kv[i] x rows
+template <DataType kType, int kCount>
+HIPMLA_DEVICE void mma_spread(Floats4* acc, const Words2 (&kv)[kCount], const Words2& rows) {
+  hip_cpu::MfmaOperands ops[kCount];
+  for (int i = 0; i < kCount; ++i)
+    ops[i] = {reinterpret_cast<float*>(&acc[i]), &kv[i], &rows};
+  mfma_batch<kType>(ops, kCount);
+}
+
+HIPMLA_DEVICE void schedule_fence() {}
+HIPMLA_DEVICE void keep_in_accumulator(Floats4&) {}
+
+}  // namespace hipmla::device
+
+#include "kernels/platform/cdna.h"

@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: hipmla contributors
+// SPDX-License-Identifier: MIT
+
+#include "tests/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "hipmla/mla_decode.h"
+
+namespace hipmla::test {
+namespace {
+
+// Relative error of one rounding to nearest: half of the last bit of a value just above a power of
+// two.
+double unit_roundoff(DataType type) {
+  switch (type) {
+    case DataType::kBf16:
+      return 0x1p-8;
+    case DataType::kF16:
+      return 0x1p-11;
+    case DataType::kF32:
+    case DataType::kI32:
+      break;
+  }
+  return 0x1p-24;
+}
+
+std::string index_text(const std::vector<int64_t>& shape, int64_t index) {
+  std::string text;
+  for (size_t i = shape.size(); i-- > 0;) {
+    const int64_t size = std::max<int64_t>(shape[i], 1);
+    text = std::to_string(index % size) + (text.empty() ? "" : ", ") + text;
+    index /= size;
+  }
+  return "[" + text + "]";
+}
+
+std::string number(double x) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.9g", x);
+  return text;
+}
+
+bool same_special(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  return a == b;  // infinities
+}
+
+// 1 - cos of the angle between two rows, over their finite elements. Computed from the difference,
+// as 1 - cos itself would lose all digits: |a - b|^2 = |a|^2 + |b|^2 - 2 a.b.
+double cosine_distance(const float* a, const double* b, int64_t n) {
+  double aa = 0.0, bb = 0.0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) continue;
+    aa += static_cast<double>(a[i]) * a[i];
+    bb += b[i] * b[i];
+  }
+  if (aa == 0.0 || bb == 0.0) return aa == bb ? 0.0 : 1.0;
+  const double a_scale = 1.0 / std::sqrt(aa);
+  const double b_scale = 1.0 / std::sqrt(bb);
+  double sum = 0.0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) continue;
+    const double difference = a[i] * a_scale - b[i] * b_scale;
+    sum += difference * difference;
+  }
+  return 0.5 * sum;
+}
+
+void add_failure(Comparison* result, const CompareSpec& spec, const std::string& text) {
+  if (result->num_failures++ > 0) return;
+  result->ok = false;
+  result->failure = spec.name + text;
+}
+
+double o_bound(const MlaTolerance& t, const MlaReference& reference, int64_t row, int64_t element) {
+  const double score_abs = reference.score_abs[row];
+  // 0 * infinity must not make a bound of NaN.
+  const double underflow =
+      t.p_underflow > 0.0 ? t.p_underflow * reference.p_max[row] * reference.v_max[row] : 0.0;
+  return (t.p_rounding + t.score_noise * score_abs) * reference.o_root_sum[element] +
+         (t.accumulation + t.score_bias * score_abs) * reference.o_abs_sum[element] + underflow +
+         t.o_relative * std::abs(reference.o[element]) + t.o_step;
+}
+
+}  // namespace
+
+// Sources of error, with u = 2^-24 (f32), u_p the roundoff of P (stored as kv_type for the second
+// matrix product), u_o that of o, n the number of keys, and S = |scale| |q| |k|, which is at least
+// |scale| sum_d |q_d k_d|, of the row's largest key:
+//
+// 1. Scores. Products of two 16-bit values are exact in f32; 576 additions, in any order, err by at
+//    most 576 u S. The factor scale * log2(e), the subtraction of the maximum and exp2 add a few
+//    roundings of numbers no larger than S + ln n: 16 u (S + ln n). A score error of d changes its
+//    weight p by the factor 1 + d.
+// 2. P is rounded to kv_type: relative error u_p each. Its sum l is taken in f32 before rounding.
+//    P may stand at up to 2^8 relative to the running maximum (rescaling waits), which changes no
+//    relative error; the largest weight is at least 1. So f16 loses what lies below its smallest
+//    step 2^-24 next to a weight of at least 1: an absolute error of at most 2^-25, or 2^-14 where
+//    subnormals are flushed, times n keys, times v_max, divided by l >= 1 / p_max.
+// 3. Sums over n keys in f32: n u, relative to sum p |v| for o and to l for lse. Merging up to n
+//    parts is a sum of the same kind.
+// 4. o is rounded once: u_o |o|, plus half a step where it is subnormal.
+//
+// Worst case: errors add up with one sign. 1 and 2 make (576 u S + u_p) sum p |v|, 3 makes n u sum
+// p |v|, and the error of l, the same relative amounts, times |o| <= sum p |v|.
+//
+// Statistical: the errors of different roundings are independent and uniform in +-c_i. Then
+// (Hoeffding's argument with the variance c_i^2 / 3 of a uniform variable) their sum exceeds lambda
+// sqrt(sum c_i^2) with probability below 2 exp(-3 lambda^2 / 2): 2.5e-14 at lambda^2 = 64 / 3,
+// against some 1e9 elements in all tests. So 2 makes lambda u_p sqrt(sum (p v)^2), and a sum of m
+// additions errs by lambda sqrt(m) u (compare Higham and Mary, "A new approach to probabilistic
+// rounding error analysis", 2019). Keys with equal scores have equal errors of P; u_p |o| stands
+// for these. Roundings of the few factors that all keys share stay linear.
+MlaTolerance mla_tolerance(DataType kv_type, DataType o_type, int64_t num_keys, ErrorModel model,
+                           Arch arch) {
+  constexpr double kLambda = 4.6188;
+  const double u = unit_roundoff(DataType::kF32);
+  const double u_p = unit_roundoff(kv_type);
+  const double n = static_cast<double>(std::max<int64_t>(num_keys, 1));
+  const bool statistical = model == ErrorModel::kStatistical;
+  const double smallest_p = kv_type != DataType::kF16 ? 0.0
+                            : arch == Arch::kGfx90a   ? 0x1p-14
+                                                      : 0x1p-25;
+
+  MlaTolerance t;
+  const double shared = 16.0 * u;  // a few roundings, relative to S + ln n
+  const double dot = statistical ? kLambda * std::sqrt(kHeadDimQk) * u : kHeadDimQk * u;
+  const double sum = statistical ? kLambda * std::sqrt(n) * u : n * u;
+  if (statistical) {
+    t.p_rounding = kLambda * u_p;
+    t.score_noise = dot;  // lambda is in it
+    t.accumulation = 2.0 * sum + shared * std::log(n + 1.0);
+    t.score_bias = 2.0 * shared;
+    t.p_underflow = smallest_p * kLambda * std::sqrt(n);
+  } else {
+    t.accumulation = u_p + 2.0 * sum + shared * std::log(n + 1.0);
+    t.score_bias = 2.0 * (dot + shared);
+    t.p_underflow = smallest_p * n;
+  }
+  t.o_relative = unit_roundoff(o_type) * (1.0 + u_p) + u_p;
+  t.o_step = o_type == DataType::kF16 ? 0x1p-25 : 0x1p-126;
+  t.lse_score = dot + shared;
+  t.lse_accumulation = sum + shared * (1.0 + std::log(n + 1.0));
+  t.lse_relative = 2.0 * u;
+  return t;
+}
+
+Comparison compare(const CompareSpec& spec, const std::vector<float>& actual,
+                   const std::vector<double>& expected) {
+  Comparison result;
+  const std::string again = spec.rerun.empty() ? "" : "\n  run again: " + spec.rerun;
+  if (actual.size() != expected.size()) {
+    add_failure(&result, spec,
+                " has " + std::to_string(actual.size()) + " elements, expected " +
+                    std::to_string(expected.size()) + again);
+    return result;
+  }
+  const int64_t row_size = spec.shape.empty() ? 1 : std::max<int64_t>(spec.shape.back(), 1);
+  const int64_t num_rows = static_cast<int64_t>(actual.size()) / row_size;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    double largest = 0.0;
+    for (int64_t i = row * row_size; i < (row + 1) * row_size; ++i)
+      if (std::isfinite(expected[i])) largest = std::max(largest, std::abs(expected[i]));
+    for (int64_t i = row * row_size; i < (row + 1) * row_size; ++i) {
+      const double a = actual[i];
+      const double e = expected[i];
+      const bool finite = std::isfinite(a) && std::isfinite(e);
+      const double difference = std::abs(a - e);
+      if (finite) {
+        result.max_abs = std::max(result.max_abs, difference);
+        if (std::abs(e) > 0.01 * largest)
+          result.max_rel = std::max(result.max_rel, difference / std::abs(e));
+      }
+      const double allowed = std::max(spec.abs[i], spec.rel * std::abs(e));
+      if (finite ? difference <= allowed : same_special(a, e)) continue;
+      add_failure(&result, spec,
+                  index_text(spec.shape, i) + " is " + number(a) + ", expected " + number(e) +
+                      " (differs by " + number(difference) + ", allowed " + number(allowed) + ")" +
+                      again);
+    }
+    const double distance =
+        cosine_distance(actual.data() + row * row_size, expected.data() + row * row_size, row_size);
+    result.cosine_distance = std::max(result.cosine_distance, distance);
+    if (!spec.cosine_distance.empty() && !(distance <= spec.cosine_distance[row]))
+      add_failure(&result, spec,
+                  " row " + index_text({spec.shape.begin(), spec.shape.end() - 1}, row) +
+                      " has cosine distance " + number(distance) + ", allowed " +
+                      number(spec.cosine_distance[row]) + again);
+  }
+  if (result.num_failures > 1)
+    result.failure += "\n  and " + std::to_string(result.num_failures - 1) + " more";
+  return result;
+}
+
+// The cosine distance of two rows that differ by e is at most |e|^2 / (2 |o|^2) / (1 - |e| /
+// |o|)^2. Worst case: |e| from the bounds of the elements. Statistical: those hold for 8 standard
+// deviations; |e|^2, a sum over 512 elements, is near its mean, so a quarter of each bound (two
+// standard deviations) is enough, except for the part that a row shares.
+Comparison compare_o(const MlaReference& reference, const std::vector<double>& expected,
+                     const std::vector<float>& actual, DataType kv_type, DataType o_type,
+                     const std::string& rerun, ErrorModel model, Arch arch) {
+  CompareSpec spec;
+  spec.name = "o";
+  spec.shape = {reference.total_q, reference.num_heads, kHeadDimV};
+  spec.rerun = rerun;
+  spec.abs.resize(static_cast<size_t>(reference.num_rows()) * kHeadDimV);
+  spec.cosine_distance.resize(static_cast<size_t>(reference.num_rows()));
+  for (int64_t row = 0; row < reference.num_rows(); ++row) {
+    const MlaTolerance t = mla_tolerance(kv_type, o_type, reference.num_keys[row], model, arch);
+    double error_squared = 0.0;
+    double o_squared = 0.0;
+    for (int64_t i = row * kHeadDimV; i < (row + 1) * kHeadDimV; ++i) {
+      spec.abs[i] = o_bound(t, reference, row, i);
+      const double shared = t.o_relative * std::abs(reference.o[i]);
+      const double independent = spec.abs[i] - shared;
+      const double typical =
+          model == ErrorModel::kStatistical ? shared + 0.25 * independent : spec.abs[i];
+      error_squared += typical * typical;
+      o_squared += reference.o[i] * reference.o[i];
+    }
+    const double ratio = o_squared > 0.0 ? std::sqrt(error_squared / o_squared) : 1.0;
+    spec.cosine_distance[row] =
+        ratio < 0.5 ? 0.5 * ratio * ratio / ((1.0 - ratio) * (1.0 - ratio)) : 2.0;
+  }
+  return compare(spec, actual, expected);
+}
+
+Comparison compare_lse(const MlaReference& reference, const std::vector<double>& expected,
+                       const std::vector<float>& actual, DataType kv_type, const std::string& rerun,
+                       ErrorModel model, Arch arch) {
+  CompareSpec spec;
+  spec.name = "final_lse";
+  spec.shape = {reference.total_q, reference.num_heads};
+  spec.rerun = rerun;
+  spec.abs.resize(static_cast<size_t>(reference.num_rows()));
+  for (int64_t row = 0; row < reference.num_rows(); ++row) {
+    const MlaTolerance t =
+        mla_tolerance(kv_type, DataType::kF32, reference.num_keys[row], model, arch);
+    const double lse = reference.lse[row];
+    spec.abs[row] = t.lse_score * reference.score_abs[row] + t.lse_accumulation +
+                    (std::isfinite(lse) ? t.lse_relative * std::abs(lse) : 0.0);
+  }
+  return compare(spec, actual, expected);
+}
+
+}  // namespace hipmla::test

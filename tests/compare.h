@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: hipmla contributors
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Comparison of results with the double-precision reference, and how far apart rounding may bring
+// them.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hipmla/types.h"
+#include "tests/mla_reference.h"
+
+namespace hipmla::test {
+
+// How rounding errors are assumed to add up.
+enum class ErrorModel {
+  kStatistical,  // independent and without bias, as on random inputs: n errors of size u add to
+                 // about sqrt(n) u
+  kWorstCase,    // all of one sign: for inputs of unknown origin
+};
+
+// Coefficients of the error bounds of one row; see mla_tolerance for their derivation.
+//
+//   |o - o_ref|     <= (p_rounding + score_noise score_abs) o_root_sum
+//                      + (accumulation + score_bias score_abs) o_abs_sum
+//                      + p_underflow p_max v_max + o_relative |o_ref| + o_step
+//   |lse - lse_ref| <= lse_score score_abs + lse_accumulation + lse_relative |lse_ref|
+struct MlaTolerance {
+  double p_rounding = 0.0;
+  double score_noise = 0.0;
+  double accumulation = 0.0;
+  double score_bias = 0.0;
+  double p_underflow = 0.0;
+  double o_relative = 0.0;
+  double o_step = 0.0;
+  double lse_score = 0.0;
+  double lse_accumulation = 0.0;
+  double lse_relative = 0.0;
+};
+
+// The one place that says how exact a result must be: from the data types and the number of keys of
+// the row. `arch` matters for f16 only: gfx90a's matrix operations take subnormal inputs as zero.
+MlaTolerance mla_tolerance(DataType kv_type, DataType o_type, int64_t num_keys,
+                           ErrorModel model = ErrorModel::kStatistical, Arch arch = Arch::kGfx942);
+
+// What to compare: rows of the last dimension of `shape`, row-major and dense.
+struct CompareSpec {
+  std::string name;            // of the tensor, for the text
+  std::vector<int64_t> shape;  // the last dimension is the row
+  // An element passes if it is within abs[i] or within rel * |expected|. `abs` holds one value for
+  // each element.
+  std::vector<double> abs;
+  double rel = 0.0;
+  // Bound of the cosine distance of each row; empty: not looked at.
+  std::vector<double> cosine_distance;
+  std::string rerun;  // the command that runs this case again
+};
+
+struct Comparison {
+  bool ok = true;
+  std::string failure;  // the first failure: index, both values, command; empty if ok
+  int64_t num_failures = 0;
+  double max_abs = 0.0;  // over finite elements
+  double max_rel = 0.0;  // |actual - expected| / |expected| over elements not near 0 (above 1 % of
+                         // the row's largest)
+  double cosine_distance = 0.0;  // largest of any row
+};
+
+// NaN and infinities must be at equal positions (infinities with equal sign); no element may miss
+// its bound.
+Comparison compare(const CompareSpec& spec, const std::vector<float>& actual,
+                   const std::vector<double>& expected);
+
+// compare() of dense [total_q, num_heads, 512] outputs, or [total_q, num_heads] LSEs, with the
+// bounds of mla_tolerance. `expected` is usually reference.o or reference.lse; bounds always come
+// from the reference.
+Comparison compare_o(const MlaReference& reference, const std::vector<double>& expected,
+                     const std::vector<float>& actual, DataType kv_type, DataType o_type,
+                     const std::string& rerun, ErrorModel model = ErrorModel::kStatistical,
+                     Arch arch = Arch::kGfx942);
+Comparison compare_lse(const MlaReference& reference, const std::vector<double>& expected,
+                       const std::vector<float>& actual, DataType kv_type, const std::string& rerun,
+                       ErrorModel model = ErrorModel::kStatistical, Arch arch = Arch::kGfx942);
+
+}  // namespace hipmla::test
