@@ -49,7 +49,8 @@ void scores_kernel(const uint16_t* k, const uint16_t* q, float* scores) {
   reload_row_fragments(rows, aside, lane_id());
   AccTile acc{};
   mma_chain<kType>(acc, kv, rows);
-  for (int r = 0; r < kAccElements; ++r) scores[acc_col(lane_id(), r) * kRows + acc_row(lane_id(), acc_slot(r))] = acc[r];
+  for (int r = 0; r < kAccElements; ++r)
+    scores[acc_col(lane_id(), r) * kRows + acc_row(lane_id(), acc_slot(r))] = acc[r];
 }
 
 // o[row][dim] = factor * sum_token p[token][row] v[token][dim] over 128 dims; one wave.
@@ -59,7 +60,8 @@ void output_kernel(const uint16_t* v, const float* p, float factor, float* o) {
   char* lds = dynamic_lds();
   fill_lds(lds, v, kVDims);
   AccTile probabilities{};
-  for (int r = 0; r < kAccElements; ++r) probabilities[r] = p[acc_col(lane_id(), r) * kRows + acc_row(lane_id(), acc_slot(r))];
+  for (int r = 0; r < kAccElements; ++r)
+    probabilities[r] = p[acc_col(lane_id(), r) * kRows + acc_row(lane_id(), acc_slot(r))];
   Fragment kv[8];
   load_v_fragments(kv, lds, kLdsRowBytes, lane_id());
   AccTile acc[8] = {};
@@ -68,7 +70,8 @@ void output_kernel(const uint16_t* v, const float* p, float factor, float* o) {
     float run[kRunElements];
     output_run(run, acc, r, factor);
     for (int i = 0; i < kRunElements; ++i)
-      o[acc_row(lane_id(), output_run_slot(r)) * kVDims + output_run_dim(lane_id(), r) + i] = run[i];
+      o[acc_row(lane_id(), output_run_slot(r)) * kVDims + output_run_dim(lane_id(), r) + i] =
+          run[i];
   }
 }
 
@@ -130,7 +133,8 @@ class DeviceArray {
     EXPECT_EQ(hipMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), hipSuccess);
   }
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
-    EXPECT_EQ(hipMemcpy(data_, values.data(), count_ * sizeof(T), hipMemcpyHostToDevice), hipSuccess);
+    EXPECT_EQ(hipMemcpy(data_, values.data(), count_ * sizeof(T), hipMemcpyHostToDevice),
+              hipSuccess);
   }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
@@ -140,7 +144,8 @@ class DeviceArray {
     EXPECT_EQ(hipDeviceSynchronize(), hipSuccess);
     EXPECT_EQ(hipGetLastError(), hipSuccess);
     std::vector<T> values(count_);
-    EXPECT_EQ(hipMemcpy(values.data(), data_, count_ * sizeof(T), hipMemcpyDeviceToHost), hipSuccess);
+    EXPECT_EQ(hipMemcpy(values.data(), data_, count_ * sizeof(T), hipMemcpyDeviceToHost),
+              hipSuccess);
     return values;
   }
 
@@ -156,7 +161,8 @@ uint16_t to_bits(DataType type, float x) {
 std::vector<float> small_integers(size_t count, int low, int high, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<float> values(count);
-  for (float& x : values) x = static_cast<float>(std::uniform_int_distribution<int>(low, high)(random));
+  for (float& x : values)
+    x = static_cast<float>(std::uniform_int_distribution<int>(low, high)(random));
   return values;
 }
 
@@ -172,8 +178,9 @@ void check_scores() {
   const std::vector<float> q = small_integers(kRows * kKDims, -8, 8, 2);
   DeviceArray<uint16_t> device_k(to_bits(kType, k)), device_q(to_bits(kType, q));
   DeviceArray<float> scores(kTokens * kRows);
-  hipLaunchKernelGGL((scores_kernel<kType>), dim3(1), dim3(kWaveSize), kTokens * kLdsRowBytes + kRowFragmentsBytes, nullptr,
-                     device_k.data(), device_q.data(), scores.data());
+  hipLaunchKernelGGL((scores_kernel<kType>), dim3(1), dim3(kWaveSize),
+                     kTokens * kLdsRowBytes + kRowFragmentsBytes, nullptr, device_k.data(),
+                     device_q.data(), scores.data());
   const std::vector<float> got = scores.read();
   for (int token = 0; token < kTokens; ++token)
     for (int row = 0; row < kRows; ++row) {
@@ -189,13 +196,14 @@ void check_output() {
   const std::vector<float> p = small_integers(kTokens * kRows, 0, 8, 4);
   DeviceArray<uint16_t> device_v(to_bits(kType, v));
   DeviceArray<float> device_p(p), o(kRows * kVDims);
-  hipLaunchKernelGGL((output_kernel<kType>), dim3(1), dim3(kWaveSize), kTokens * kLdsRowBytes, nullptr,
-                     device_v.data(), device_p.data(), 0.5f, o.data());
+  hipLaunchKernelGGL((output_kernel<kType>), dim3(1), dim3(kWaveSize), kTokens * kLdsRowBytes,
+                     nullptr, device_v.data(), device_p.data(), 0.5f, o.data());
   const std::vector<float> got = o.read();
   for (int row = 0; row < kRows; ++row)
     for (int d = 0; d < kVDims; ++d) {
       float expected = 0;
-      for (int token = 0; token < kTokens; ++token) expected += p[token * kRows + row] * v[token * kVDims + d];
+      for (int token = 0; token < kTokens; ++token)
+        expected += p[token * kRows + row] * v[token * kVDims + d];
       EXPECT_EQ(got[row * kVDims + d], 0.5f * expected) << "row " << row << " dim " << d;
     }
 }
@@ -210,8 +218,8 @@ TEST(Vocabulary, LanesAndReductions) {
   const std::vector<float> x = small_integers(kBlocks * kThreads, -1000, 1000, 5);
   DeviceArray<float> device_x(x);
   DeviceArray<LaneReport> reports(x.size());
-  hipLaunchKernelGGL(lanes_kernel, dim3(kBlocks), dim3(kThreads), kThreads * 16, nullptr, device_x.data(),
-                     reports.data());
+  hipLaunchKernelGGL(lanes_kernel, dim3(kBlocks), dim3(kThreads), kThreads * 16, nullptr,
+                     device_x.data(), reports.data());
   const std::vector<LaneReport> got = reports.read();
   for (int i = 0; i < static_cast<int>(x.size()); ++i) {
     SCOPED_TRACE(i);
@@ -254,8 +262,9 @@ void check_pack() {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const float value = kType == DataType::kBf16 ? test::bf16_to_float(static_cast<uint16_t>(bits))
                                                  : test::f16_to_float(static_cast<uint16_t>(bits));
-    const float next = kType == DataType::kBf16 ? test::bf16_to_float(static_cast<uint16_t>(bits + 1))
-                                                : test::f16_to_float(static_cast<uint16_t>(bits + 1));
+    const float next = kType == DataType::kBf16
+                           ? test::bf16_to_float(static_cast<uint16_t>(bits + 1))
+                           : test::f16_to_float(static_cast<uint16_t>(bits + 1));
     x.push_back(value);
     const float middle = std::isfinite(value) && std::isfinite(next) ? value / 2 + next / 2 : value;
     x.push_back(middle);
@@ -265,13 +274,14 @@ void check_pack() {
   const int count = static_cast<int>(x.size() / 2);
   DeviceArray<float> device_x(x);
   DeviceArray<uint32_t> packed(count);
-  hipLaunchKernelGGL((pack_kernel<kType>), dim3((count + kWaveSize - 1) / kWaveSize), dim3(kWaveSize), 0, nullptr,
-                     device_x.data(), packed.data(), count);
+  hipLaunchKernelGGL((pack_kernel<kType>), dim3((count + kWaveSize - 1) / kWaveSize),
+                     dim3(kWaveSize), 0, nullptr, device_x.data(), packed.data(), count);
   const std::vector<uint32_t> got = packed.read();
   int wrong = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     const uint16_t bits = static_cast<uint16_t>(got[i / 2] >> (i % 2 * 16));
-    const float back = kType == DataType::kBf16 ? test::bf16_to_float(bits) : test::f16_to_float(bits);
+    const float back =
+        kType == DataType::kBf16 ? test::bf16_to_float(bits) : test::f16_to_float(bits);
     const bool right = std::isnan(x[i]) ? std::isnan(back) : bits == to_bits(kType, x[i]);
     if (!right && ++wrong < 5) ADD_FAILURE() << x[i] << " packs to " << bits << " = " << back;
   }
@@ -281,10 +291,11 @@ TEST(Vocabulary, PackBf16) { check_pack<DataType::kBf16>(); }
 TEST(Vocabulary, PackF16) { check_pack<DataType::kF16>(); }
 
 TEST(Vocabulary, Functions) {
-  std::vector<float> x = {-1e30f, -130.0f, -24.5f, -1.0f, -0.001f, 0.001f, 0.5f, 1.0f, 3.75f, 8.0f, 100.0f, -INFINITY};
+  std::vector<float> x = {-1e30f, -130.0f, -24.5f, -1.0f, -0.001f, 0.001f,
+                          0.5f,   1.0f,    3.75f,  8.0f,  100.0f,  -INFINITY};
   DeviceArray<float> device_x(x), out(3 * x.size());
-  hipLaunchKernelGGL(functions_kernel, dim3(1), dim3(kWaveSize), 0, nullptr, device_x.data(), out.data(),
-                     static_cast<int>(x.size()));
+  hipLaunchKernelGGL(functions_kernel, dim3(1), dim3(kWaveSize), 0, nullptr, device_x.data(),
+                     out.data(), static_cast<int>(x.size()));
   const std::vector<float> got = out.read();
   // The hardware's exp2, log2 and reciprocal are good to one unit in the last place, and may flush denormals.
   const double kRelative = 4e-7;
@@ -294,7 +305,8 @@ TEST(Vocabulary, Functions) {
     const double value = x[i];
     EXPECT_NEAR(got[3 * i], std::exp2(value), kRelative * std::exp2(value) + kSmallestNormal);
     if (std::isinf(value)) continue;
-    EXPECT_NEAR(got[3 * i + 1], std::log2(std::fabs(value)), kRelative * (1 + std::fabs(std::log2(std::fabs(value)))));
+    EXPECT_NEAR(got[3 * i + 1], std::log2(std::fabs(value)),
+                kRelative * (1 + std::fabs(std::log2(std::fabs(value)))));
     EXPECT_NEAR(got[3 * i + 2], 1 / value, kRelative * std::fabs(1 / value) + kSmallestNormal);
   }
 }

@@ -43,22 +43,25 @@ struct MlaDecodeShape {
   int32_t page_size = 1;               ///< tokens per page, 1..4096, any value
   int32_t batch_size = 0;              ///< sequences
   int32_t max_seqlen_q = 1;            ///< no sequence has more query tokens, 1..1024
-  int64_t total_q = 0;                 ///< query tokens of the batch; at most batch_size * max_seqlen_q
+  int64_t total_q = 0;  ///< query tokens of the batch; at most batch_size * max_seqlen_q
 };
 
 struct MlaDecodeOptions {
   Schedule schedule = Schedule::kAuto;
-  int32_t num_kv_splits = 0;     ///< parts per sequence for kSplitKv, 1..256; 0: from occupancy. Else must be 0
+  int32_t num_kv_splits =
+      0;  ///< parts per sequence for kSplitKv, 1..256; 0: from occupancy. Else must be 0
   bool causal = true;
-  bool return_partials = false;  ///< write `partial_o` and `partial_lse` as well; see MlaDecodeTensors
+  bool return_partials =
+      false;  ///< write `partial_o` and `partial_lse` as well; see MlaDecodeTensors
 };
 
 /// Lengths of a batch in host memory, as the kernels find them in device memory.
 struct MlaDecodeLengths {
   int32_t batch_size = 0;
-  const int32_t* qo_indptr = nullptr;          ///< [batch_size + 1], starts at 0, never falls
-  const int32_t* kv_indptr = nullptr;          ///< [batch_size + 1] in pages, starts at 0, never falls
-  const int32_t* kv_last_page_lens = nullptr;  ///< [batch_size] in 1..page_size; not read where no page is
+  const int32_t* qo_indptr = nullptr;  ///< [batch_size + 1], starts at 0, never falls
+  const int32_t* kv_indptr = nullptr;  ///< [batch_size + 1] in pages, starts at 0, never falls
+  const int32_t* kv_last_page_lens =
+      nullptr;  ///< [batch_size] in 1..page_size; not read where no page is
 };
 
 /// Everything one decode call reads and writes. Views are of device memory; nothing is retained.
@@ -78,8 +81,8 @@ struct MlaDecodeTensors {
   TensorView final_lse;          ///< [total_q, num_heads] f32, written; optional
   /// Only with `return_partials`, both dense: the states that stage 2 merged, in the caller's shape. Part s
   /// of a row is its s-th KV range; parts that a row does not have are o = 0, lse = -inf.
-  TensorView partial_o;    ///< [plan.num_partials(), total_q, num_heads, 512] f32, written
-  TensorView partial_lse;  ///< [plan.num_partials(), total_q, num_heads] f32, written
+  TensorView partial_o;        ///< [plan.num_partials(), total_q, num_heads, 512] f32, written
+  TensorView partial_lse;      ///< [plan.num_partials(), total_q, num_heads] f32, written
   float softmax_scale = 0.0f;  ///< finite
 
   /// Host copy of the lengths. Required by the call that plans inside; where given with a plan, a plan built

@@ -9,11 +9,11 @@ namespace hipmla {
 
 enum class StatusCode {
   kOk = 0,
-  kInvalidArgument,     ///< the caller is wrong: a null pointer, a wrong shape, a bad length
-  kUnsupported,         ///< a sound request that no kernel serves; the text names the nearest that one does
-  kWorkspaceTooSmall,   ///< the workspace has fewer bytes than the plan needs
-  kStalePlan,           ///< the plan was built for something else than this call
-  kDeviceError,         ///< the HIP runtime reported an error; the text carries it
+  kInvalidArgument,  ///< the caller is wrong: a null pointer, a wrong shape, a bad length
+  kUnsupported,  ///< a sound request that no kernel serves; the text names the nearest that one does
+  kWorkspaceTooSmall,  ///< the workspace has fewer bytes than the plan needs
+  kStalePlan,          ///< the plan was built for something else than this call
+  kDeviceError,        ///< the HIP runtime reported an error; the text carries it
 };
 
 /// "ok", "invalid argument", ...

@@ -52,9 +52,9 @@ enum class Schedule : int32_t {
 struct TensorView {
   void* data = nullptr;
   DataType dtype = DataType::kF32;
-  int32_t ndim = 0;          ///< 0..4
-  int64_t shape[4] = {};     ///< elements per dimension, outermost first; only [0, ndim) is read
-  int64_t stride[4] = {};    ///< elements (not bytes) between neighbours of a dimension
+  int32_t ndim = 0;        ///< 0..4
+  int64_t shape[4] = {};   ///< elements per dimension, outermost first; only [0, ndim) is read
+  int64_t stride[4] = {};  ///< elements (not bytes) between neighbours of a dimension
 };
 
 /// A densely packed, row-major view: the last dimension has stride 1.

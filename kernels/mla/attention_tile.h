@@ -63,8 +63,8 @@ constexpr float kLowest = -1e30f;
 // over 2^31 tokens stay far inside f32, and the output tile, up to 256 registers, need not be rescaled.
 constexpr float kRescaleThreshold = 8.0f;
 
-constexpr int kLoadBytes = 16;       // one load of one lane
-constexpr int kLanesPerToken = 8;    // neighbouring lanes load 128 bytes: a cache line
+constexpr int kLoadBytes = 16;     // one load of one lane
+constexpr int kLanesPerToken = 8;  // neighbouring lanes load 128 bytes: a cache line
 constexpr int kTokensPerLoad = kWaveSize / kLanesPerToken;
 
 // Constants of a row of kStage1Configs.
@@ -91,7 +91,8 @@ struct Tile {
   static constexpr int kElementBytes = static_cast<int>(element_bytes(kConfig.kv_type));
   static constexpr int kLoadsPerToken =
       internal::kQkDim * kElementBytes / (kLanesPerToken * kLoadBytes);
-  static constexpr int kLoadTokens = kConfig.num_waves * kTokensPerLoad;  // by one load of the block
+  static constexpr int kLoadTokens =
+      kConfig.num_waves * kTokensPerLoad;  // by one load of the block
   static constexpr int kLoadGroups = kTokens / kLoadTokens;
 };
 
@@ -120,13 +121,14 @@ struct WaveRole {
 };
 
 HIPMLA_DEVICE int divide(int n, FastDivisor d) {
-  const uint32_t high = static_cast<uint32_t>(static_cast<uint64_t>(static_cast<uint32_t>(n)) * d.multiplier >> 32);
+  const uint32_t high =
+      static_cast<uint32_t>(static_cast<uint64_t>(static_cast<uint32_t>(n)) * d.multiplier >> 32);
   return static_cast<int>((high + static_cast<uint32_t>(n)) >> d.shift);
 }
 
 // The item's sequence, as device memory has it. Lengths here bound every access, whatever the work list says.
 struct Sequence {
-  int first_q;    // row of q of its first query
+  int first_q;  // row of q of its first query
   int num_q;
   int page_begin;  // into kv_indices
   int kv_len;
@@ -169,7 +171,7 @@ struct QueryTile {
   using T = Tile<kRow>;
   static constexpr int kRegisterChunks = T::kQkChunks - T::kQLdsChunks;
   Fragment fragments[T::kRowBlocks][kRegisterChunks][2];
-  char* lds;                            // [row_waves][row_blocks][kQLdsChunks] of kRowFragmentsBytes
+  char* lds;  // [row_waves][row_blocks][kQLdsChunks] of kRowFragmentsBytes
   int limit[T::kRowBlocks][kLaneRows];  // this lane's rows see positions below it
 
   HIPMLA_DEVICE char* lds_chunk(const WaveRole<kRow>& role, int block, int chunk) const {
@@ -177,7 +179,8 @@ struct QueryTile {
         (role.row_wave * T::kRowBlocks + block) * T::kQLdsChunks + chunk - kRegisterChunks;
     return lds + index * kRowFragmentsBytes;
   }
-  HIPMLA_DEVICE void put(const Fragment (&in)[2], const WaveRole<kRow>& role, int block, int chunk) {
+  HIPMLA_DEVICE void put(const Fragment (&in)[2], const WaveRole<kRow>& role, int block,
+                         int chunk) {
     if (chunk < kRegisterChunks) {
       fragments[block][chunk][0] = in[0];
       fragments[block][chunk][1] = in[1];
@@ -186,8 +189,8 @@ struct QueryTile {
     }
   }
   // kChunksPerBatch chunks of a row block, from `chunk` on.
-  HIPMLA_DEVICE void get(Fragment (&out)[2 * internal::kChunksPerBatch],
-                         const WaveRole<kRow>& role, int block, int chunk) const {
+  HIPMLA_DEVICE void get(Fragment (&out)[2 * internal::kChunksPerBatch], const WaveRole<kRow>& role,
+                         int block, int chunk) const {
 #pragma unroll
     for (int i = 0; i < internal::kChunksPerBatch; ++i) {
       Fragment pair[2];
@@ -273,7 +276,8 @@ struct KvPipe {
 #pragma unroll
     for (int group = 0; group < T::kLoadGroups; ++group) {
       const int p = position(tile_begin, group);
-      const int in_page = p - divide(p, params.page_size) * static_cast<int>(params.page_size.divisor);
+      const int in_page =
+          p - divide(p, params.page_size) * static_cast<int>(params.page_size.divisor);
       const char* source = static_cast<const char*>(params.kv) + column_bytes +
                            T::kElementBytes * (page[group] * params.kv_stride_page +
                                                in_page * params.kv_stride_token);
@@ -344,14 +348,17 @@ HIPMLA_DEVICE void exchange_scores(
     const WaveRole<kRow>& role, char* lds) {
   using T = Tile<kRow>;
   const auto slot = [&](int dim_group, int block, int tokens) {
-    const int index = ((dim_group * T::kRowWaves + role.row_wave) * T::kRowBlocks + block) * T::kTokenBlocks + tokens;
+    const int index =
+        ((dim_group * T::kRowWaves + role.row_wave) * T::kRowBlocks + block) * T::kTokenBlocks +
+        tokens;
     return lds + (index * kWaveSize + role.lane) * static_cast<int>(sizeof(AccTile));
   };
 #pragma unroll
   for (int block = 0; block < T::kRowBlocks; ++block)
 #pragma unroll
     for (int tokens = 0; tokens < T::kWaveTokenBlocks; ++tokens)
-      *reinterpret_cast<AccTile*>(slot(role.dim_group, block, role.token_group * T::kWaveTokenBlocks + tokens)) =
+      *reinterpret_cast<AccTile*>(
+          slot(role.dim_group, block, role.token_group * T::kWaveTokenBlocks + tokens)) =
           mine[block][tokens];
   block_barrier();
 #pragma unroll
@@ -426,10 +433,10 @@ struct OutputTile {
 
 // Scales the scores of one tile and sets those that a row may not see to -inf; their maxima over this lane.
 template <int kRow>
-HIPMLA_DEVICE void mask_scores(
-    AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks],
-    float (&tile_max)[Tile<kRow>::kRowBlocks][kLaneRows], const QueryTile<kRow>& q,
-    float scale_log2, int tile_begin, int lane) {
+HIPMLA_DEVICE void mask_scores(AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks],
+                               float (&tile_max)[Tile<kRow>::kRowBlocks][kLaneRows],
+                               const QueryTile<kRow>& q, float scale_log2, int tile_begin,
+                               int lane) {
   using T = Tile<kRow>;
   bool masked = false;
 #pragma unroll
@@ -465,10 +472,10 @@ HIPMLA_DEVICE void mask_scores(
 //   scores  [row_blocks][token_blocks]  in: q.k, unscaled; consumed
 //   p       [row_blocks][token_blocks]  out: 2^(t - max) as fragments, 0 where masked
 template <int kRow>
-HIPMLA_DEVICE void softmax_tile(
-    Fragment (&p)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks],
-    AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks], OutputTile<kRow>& out,
-    const QueryTile<kRow>& q, float scale_log2, int tile_begin, int lane) {
+HIPMLA_DEVICE void softmax_tile(Fragment (&p)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks],
+                                AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks],
+                                OutputTile<kRow>& out, const QueryTile<kRow>& q, float scale_log2,
+                                int tile_begin, int lane) {
   using T = Tile<kRow>;
   float tile_max[T::kRowBlocks][kLaneRows];
   mask_scores<kRow>(scores, tile_max, q, scale_log2, tile_begin, lane);
@@ -499,10 +506,11 @@ HIPMLA_DEVICE void accumulate_output(
 #pragma unroll
     for (int chunk = 0; chunk < T::kVChunks; ++chunk) {
       Fragment v[8];
-      load_v_fragments(v,
-                       tile + tokens * internal::kBlockTokens * T::kRowBytes +
-                           (role.split * T::kVChunks + chunk) * internal::kVChunkDims * T::kElementBytes,
-                       T::kRowBytes, role.lane);
+      load_v_fragments(
+          v,
+          tile + tokens * internal::kBlockTokens * T::kRowBytes +
+              (role.split * T::kVChunks + chunk) * internal::kVChunkDims * T::kElementBytes,
+          T::kRowBytes, role.lane);
 #pragma unroll
       for (int block = 0; block < T::kRowBlocks; ++block)
         mma_spread<T::kType>(&out.acc[block][8 * chunk], v, p[block][tokens]);
@@ -562,9 +570,10 @@ HIPMLA_DEVICE void store_row_block(char* const (&rows)[kLaneRows],
       const int slot = output_run_slot(r);
       float run[kRunElements];
       output_run(run, &acc[8 * chunk], r, factor[slot]);
-      const int dim = (role.split * T::kVChunks + chunk) * internal::kVChunkDims +
-                      output_run_dim(role.lane, r);
-      if (rows[slot]) store_run<kOut>(rows[slot] + dim * static_cast<int>(element_bytes(kOut)), run);
+      const int dim =
+          (role.split * T::kVChunks + chunk) * internal::kVChunkDims + output_run_dim(role.lane, r);
+      if (rows[slot])
+        store_run<kOut>(rows[slot] + dim * static_cast<int>(element_bytes(kOut)), run);
       if constexpr (T::kInAccumulators) schedule_fence();
     }
 }
@@ -590,8 +599,7 @@ HIPMLA_DEVICE void store_rows(OutputTile<kRow>& out, const WaveRole<kRow>& role,
       rows[slot] = static_cast<char*>(o) + offset(row) * static_cast<int64_t>(element_bytes(kOut));
       if (lse && role.split == 0 && leads_row(role.lane))
         store_global(lse + lse_offset(row),
-                     sum == 0.0f ? -kInfinity
-                                 : kLn2 * (out.max[block][slot] + log2_fast(sum)));
+                     sum == 0.0f ? -kInfinity : kLn2 * (out.max[block][slot] + log2_fast(sum)));
     }
     store_row_block<kOut>(rows, out.acc[block], factor, role);
   }

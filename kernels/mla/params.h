@@ -31,10 +31,11 @@ struct WorkItem {
   int32_t batch;
   int32_t row_begin;
   int32_t row_end;
-  int32_t kv_begin;     // equal to kv_end: the rows see no key
+  int32_t kv_begin;  // equal to kv_end: the rows see no key
   int32_t kv_end;
-  int32_t reserved;     // 0
-  int64_t partial_row;  // where row_begin goes in partial_o / partial_lse; -1: unsplit, writes o and lse itself
+  int32_t reserved;  // 0
+  int64_t
+      partial_row;  // where row_begin goes in partial_o / partial_lse; -1: unsplit, writes o and lse itself
 };
 
 // Rows whose partials stage 2 merges. Partial s of row r is at partial_row + s * partial_stride + (r - row_begin).
@@ -72,10 +73,12 @@ struct MlaParams {
   float* partial_o;        // [partial rows, 512]
   float* partial_lse;      // [partial rows], natural log
   int64_t partial_stride;  // rows between two partials of a row
-  int32_t fill_partials;   // stage 2 sets partials [num_partials, fill_partials) of a row to (0, -inf)
+  int32_t
+      fill_partials;  // stage 2 sets partials [num_partials, fill_partials) of a row to (0, -inf)
 
-  const WorkItem* items;           // [num_items]
-  const int32_t* slot_item_begin;  // [num_slots + 1], persistent only: slot s runs items [begin[s], begin[s + 1])
+  const WorkItem* items;  // [num_items]
+  const int32_t*
+      slot_item_begin;  // [num_slots + 1], persistent only: slot s runs items [begin[s], begin[s + 1])
   const ReduceItem* reduce_items;  // [num_reduce_items]
 
   FastDivisor num_heads;

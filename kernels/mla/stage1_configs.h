@@ -14,13 +14,14 @@
 
 namespace hipmla::internal {
 
-constexpr int kQkDim = 576;      // latent + rotary: what a score sums over
-constexpr int kVDim = 512;       // latent: what an output row holds
-constexpr int kBlockRows = 16;   // rows of one matrix operation
-constexpr int kBlockTokens = 16; // tokens of one matrix operation
-constexpr int kChunkDims = 32;   // dims of K that one 16-byte LDS read per lane feeds (two matrix operations)
-constexpr int kChunksPerBatch = 3; // K chunks that are read ahead of their matrix operations
-constexpr int kVChunkDims = 128; // dims of V that one transposing read serves
+constexpr int kQkDim = 576;       // latent + rotary: what a score sums over
+constexpr int kVDim = 512;        // latent: what an output row holds
+constexpr int kBlockRows = 16;    // rows of one matrix operation
+constexpr int kBlockTokens = 16;  // tokens of one matrix operation
+constexpr int kChunkDims =
+    32;  // dims of K that one 16-byte LDS read per lane feeds (two matrix operations)
+constexpr int kChunksPerBatch = 3;  // K chunks that are read ahead of their matrix operations
+constexpr int kVChunkDims = 128;    // dims of V that one transposing read serves
 
 constexpr uint32_t arch_bit(Arch arch) { return 1u << static_cast<int>(arch); }
 constexpr uint32_t kAllCdna =
@@ -94,13 +95,12 @@ constexpr Stage1Config kStage1Configs[] = {
 // clang-format on
 constexpr int kNumStage1Configs = sizeof(kStage1Configs) / sizeof(kStage1Configs[0]);
 
-constexpr int64_t lds_bytes_of(Arch arch) {
-  return arch == Arch::kGfx950 ? 160 * 1024 : 64 * 1024;
-}
+constexpr int64_t lds_bytes_of(Arch arch) { return arch == Arch::kGfx950 ? 160 * 1024 : 64 * 1024; }
 
 constexpr bool stage1_config_is_sound(const Stage1Config& c) {
   const int lanes_per_token = 8;  // each lane loads 16 bytes of each 128
-  const bool rows = c.tile_rows == 16 || c.tile_rows == 32 || c.tile_rows == 64 || c.tile_rows == 128;
+  const bool rows =
+      c.tile_rows == 16 || c.tile_rows == 32 || c.tile_rows == 64 || c.tile_rows == 128;
   const bool split = rows && c.row_waves() * c.split_waves() == c.num_waves &&
                      c.token_groups() * c.dim_groups() == c.split_waves() &&
                      c.token_groups() * c.token_blocks_per_wave() == c.token_blocks();
@@ -116,7 +116,8 @@ constexpr bool stage1_config_is_sound(const Stage1Config& c) {
 
 template <int kRow>
 struct CheckedStage1Row {
-  static_assert(stage1_config_is_sound(kStage1Configs[kRow]), "a row of kStage1Configs cannot work");
+  static_assert(stage1_config_is_sound(kStage1Configs[kRow]),
+                "a row of kStage1Configs cannot work");
   static constexpr bool value = true;
 };
 template <size_t... kRows>

@@ -31,8 +31,8 @@ constexpr auto make_stage1_launchers(std::index_sequence<kRows...>) {
 template <Schedule kSchedule, template <int> class Kernels>
 hipError_t launch_stage1_row(int config_index, const MlaParams& params, int num_workgroups,
                              hipStream_t stream) {
-  static constexpr auto kLaunchers = make_stage1_launchers<kSchedule, Kernels>(
-      std::make_index_sequence<kNumStage1Configs>{});
+  static constexpr auto kLaunchers =
+      make_stage1_launchers<kSchedule, Kernels>(std::make_index_sequence<kNumStage1Configs>{});
   if (config_index < 0 || config_index >= kNumStage1Configs || num_workgroups <= 0 ||
       !kLaunchers.rows[config_index])
     return hipErrorInvalidValue;

@@ -47,8 +47,9 @@ HIPMLA_DEVICE void fill_partials(const MlaParams& params, int64_t row, int first
   const float zeros[kDimsPerLane] = {};
   for (int s = first; s < params.fill_partials; ++s) {
     const int64_t place = row + s * params.partial_stride;
-    store_run<DataType::kF32>(
-        reinterpret_cast<char*>(params.partial_o + place * internal::kVDim + lane_id() * kDimsPerLane), zeros);
+    store_run<DataType::kF32>(reinterpret_cast<char*>(params.partial_o + place * internal::kVDim +
+                                                      lane_id() * kDimsPerLane),
+                              zeros);
     if (lane_id() == 0) store_global(params.partial_lse + place, -kInfinity);
   }
 }
@@ -57,7 +58,8 @@ HIPMLA_KERNEL(kReduceThreads)
 void stage2_reduce(MlaParams params, int blocks_per_item) {
   const internal::ReduceItem* item = params.reduce_items + block_id() / blocks_per_item;
   const Sequence sequence(params, load_uniform(&item->batch));
-  const int row = load_uniform(&item->row_begin) + block_id() % blocks_per_item * kRowsPerBlock + wave_id();
+  const int row =
+      load_uniform(&item->row_begin) + block_id() % blocks_per_item * kRowsPerBlock + wave_id();
   if (row >= load_uniform(&item->row_end) || row >= sequence.num_rows(params)) return;
   const int num_partials = load_uniform(&item->num_partials);
   const int64_t place = load_uniform(&item->partial_row) + row - load_uniform(&item->row_begin);
@@ -67,9 +69,11 @@ void stage2_reduce(MlaParams params, int blocks_per_item) {
   const float scale = merged.sum == 0.0f ? 0.0f : reciprocal_fast(merged.sum);
   float o[kDimsPerLane] = {};
   for (int s = 0; s < num_partials; ++s) {
-    const float weight = scale * weight_of(load_uniform(lse + s * params.partial_stride), merged.max);
+    const float weight =
+        scale * weight_of(load_uniform(lse + s * params.partial_stride), merged.max);
     if (weight == 0.0f) continue;
-    const float* partial = params.partial_o + (place + s * params.partial_stride) * internal::kVDim +
+    const float* partial = params.partial_o +
+                           (place + s * params.partial_stride) * internal::kVDim +
                            lane_id() * kDimsPerLane;
 #pragma unroll
     for (int part = 0; part < kDimsPerLane; part += kDimsPerLoad) {
@@ -80,9 +84,11 @@ void stage2_reduce(MlaParams params, int blocks_per_item) {
   }
 
   const PackedRow packed(params, row);
-  const int64_t offset = packed.offset(sequence.first_q, params.o_stride_token, params.o_stride_head) +
-                         lane_id() * kDimsPerLane;
-  char* target = static_cast<char*>(params.o) + offset * static_cast<int64_t>(element_bytes(params.o_type));
+  const int64_t offset =
+      packed.offset(sequence.first_q, params.o_stride_token, params.o_stride_head) +
+      lane_id() * kDimsPerLane;
+  char* target =
+      static_cast<char*>(params.o) + offset * static_cast<int64_t>(element_bytes(params.o_type));
   if (params.o_type == DataType::kF32)
     store_run<DataType::kF32>(target, o);
   else if (params.o_type == DataType::kF16)
@@ -90,9 +96,9 @@ void stage2_reduce(MlaParams params, int blocks_per_item) {
   else
     store_run<DataType::kBf16>(target, o);
   if (params.lse && lane_id() == 0)
-    store_global(
-        params.lse + packed.offset(sequence.first_q, params.lse_stride_token, params.lse_stride_head),
-        merged.sum == 0.0f ? -kInfinity : merged.max + kLn2 * log2_fast(merged.sum));
+    store_global(params.lse + packed.offset(sequence.first_q, params.lse_stride_token,
+                                            params.lse_stride_head),
+                 merged.sum == 0.0f ? -kInfinity : merged.max + kLn2 * log2_fast(merged.sum));
   fill_partials(params, place, num_partials);
 }
 

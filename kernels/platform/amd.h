@@ -13,7 +13,7 @@
 #define HIPMLA_DEVICE __device__ __forceinline__
 
 // The register budget follows from the waves that are to share a SIMD: 512 for one, 256 for two.
-#define HIPMLA_STAGE1_KERNEL(num_threads, waves_per_simd)                            \
+#define HIPMLA_STAGE1_KERNEL(num_threads, waves_per_simd)                          \
   __global__ __attribute__((amdgpu_flat_work_group_size(num_threads, num_threads), \
                             amdgpu_waves_per_eu(waves_per_simd, waves_per_simd)))
 #define HIPMLA_KERNEL(num_threads) __global__ __launch_bounds__(num_threads)
@@ -41,9 +41,7 @@ HIPMLA_DEVICE void block_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
-HIPMLA_DEVICE bool any_lane(bool condition) {
-  return __builtin_amdgcn_ballot_w64(condition) != 0;
-}
+HIPMLA_DEVICE bool any_lane(bool condition) { return __builtin_amdgcn_ballot_w64(condition) != 0; }
 HIPMLA_DEVICE float shuffle_xor(float x, int mask) {
   return __builtin_bit_cast(
       float, __builtin_amdgcn_ds_bpermute((lane_id() ^ mask) * 4, __builtin_bit_cast(int, x)));
@@ -66,9 +64,7 @@ HIPMLA_DEVICE float wave_sum(float x) {
 
 #define HIPMLA_GLOBAL_MEMORY __attribute__((address_space(1)))
 #define HIPMLA_CONSTANT_MEMORY __attribute__((address_space(4)))
-HIPMLA_DEVICE Words4 load_global16(const void* p) {
-  return *(const HIPMLA_GLOBAL_MEMORY Words4*)p;
-}
+HIPMLA_DEVICE Words4 load_global16(const void* p) { return *(const HIPMLA_GLOBAL_MEMORY Words4*)p; }
 HIPMLA_DEVICE void store_global16(void* p, Words4 x) { *(HIPMLA_GLOBAL_MEMORY Words4*)p = x; }
 HIPMLA_DEVICE void store_global(float* p, float x) { *(HIPMLA_GLOBAL_MEMORY float*)p = x; }
 // 4 or 8 neighbouring words, by 16-byte stores.
@@ -124,7 +120,8 @@ HIPMLA_DEVICE Floats4 mfma_16x16x16(Words2 a, Words2 b, Floats4 c) {
 
 // acc += sum_i kv[i] x rows[i]
 template <DataType kType, int kCount>
-HIPMLA_DEVICE void mma_chain(Floats4& acc, const Words2 (&kv)[kCount], const Words2 (&rows)[kCount]) {
+HIPMLA_DEVICE void mma_chain(Floats4& acc, const Words2 (&kv)[kCount],
+                             const Words2 (&rows)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) acc = mfma_16x16x16<kType>(kv[i], rows[i], acc);
 }

@@ -51,7 +51,8 @@ HIPMLA_DEVICE void split_words(Words4 words, Fragment (&out)[2]) {
 
 // Two B fragments: 16 rows x 32 dims. Lane group g holds dims 8 g .. 8 g + 7.
 //   rows  [kLaneRows] this lane's rows in global memory, at the first of the dims
-HIPMLA_DEVICE void load_row_fragments(Fragment (&out)[2], const char* const (&rows)[kLaneRows], int lane) {
+HIPMLA_DEVICE void load_row_fragments(Fragment (&out)[2], const char* const (&rows)[kLaneRows],
+                                      int lane) {
   split_words(load_global16(rows[0] + 16 * (lane / 16)), out);
 }
 
@@ -66,21 +67,24 @@ HIPMLA_DEVICE void reload_row_fragments(Fragment (&out)[2], const char* lds, int
 
 // Two A fragments: 16 tokens x 32 dims, in the same order of dims.
 //   tokens [16][row_bytes] in LDS, at the first token and dim
-HIPMLA_DEVICE void load_k_fragments(Fragment (&out)[2], const char* tokens, int row_bytes, int lane) {
+HIPMLA_DEVICE void load_k_fragments(Fragment (&out)[2], const char* tokens, int row_bytes,
+                                    int lane) {
   split_words(load_lds16(tokens + (lane % 16) * row_bytes + 16 * (lane / 16)), out);
 }
 
 // Eight A fragments of V^T, 128 dims x 16 tokens, transposed in registers: a lane reads 8 dims of 4 tokens with
 // 16-byte reads and turns them by byte permutes. Fragment e, row m is dim 8 m + e.
 //   tokens [16][row_bytes] in LDS, at the first token and dim
-HIPMLA_DEVICE void load_v_fragments(Fragment (&out)[8], const char* tokens, int row_bytes, int lane) {
+HIPMLA_DEVICE void load_v_fragments(Fragment (&out)[8], const char* tokens, int row_bytes,
+                                    int lane) {
   Words4 token[4];
 #pragma unroll
   for (int j = 0; j < 4; ++j)
     token[j] = load_lds16(tokens + (4 * (lane / 16) + j) * row_bytes + 16 * (lane % 16));
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
-    const uint32_t half = e % 2 == 0 ? 0x05040100u : 0x07060302u;  // low or high halves of both words
+    const uint32_t half =
+        e % 2 == 0 ? 0x05040100u : 0x07060302u;  // low or high halves of both words
     out[e] = Fragment{permute_bytes(token[1][e / 2], token[0][e / 2], half),
                       permute_bytes(token[3][e / 2], token[2][e / 2], half)};
   }
@@ -120,9 +124,8 @@ template <DataType kType>
 HIPMLA_DEVICE Fragment pack_probabilities(AccTile p) {
   if constexpr (kType == DataType::kBf16) {
     const uint32_t high_halves = 0x07060302u;
-    return Fragment{
-        permute_bytes(bits_of(p[1]) + 0x8000u, bits_of(p[0]) + 0x8000u, high_halves),
-        permute_bytes(bits_of(p[3]) + 0x8000u, bits_of(p[2]) + 0x8000u, high_halves)};
+    return Fragment{permute_bytes(bits_of(p[1]) + 0x8000u, bits_of(p[0]) + 0x8000u, high_halves),
+                    permute_bytes(bits_of(p[3]) + 0x8000u, bits_of(p[2]) + 0x8000u, high_halves)};
   } else {
     return Fragment{pack_nearest<kType>(p[0], p[1]), pack_nearest<kType>(p[2], p[3])};
   }

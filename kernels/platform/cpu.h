@@ -82,18 +82,17 @@ HIPMLA_DEVICE void mfma_batch(const hip_cpu::MfmaOperands* ops, int count) {
 
 // acc += sum_i kv[i] x rows[i]
 template <DataType kType, int kCount>
-HIPMLA_DEVICE void mma_chain(Floats4& acc, const Words2 (&kv)[kCount], const Words2 (&rows)[kCount]) {
+HIPMLA_DEVICE void mma_chain(Floats4& acc, const Words2 (&kv)[kCount],
+                             const Words2 (&rows)[kCount]) {
   hip_cpu::MfmaOperands ops[kCount];
-  for (int i = 0; i < kCount; ++i)
-    ops[i] = {reinterpret_cast<float*>(&acc), &kv[i], &rows[i]};
+  for (int i = 0; i < kCount; ++i) ops[i] = {reinterpret_cast<float*>(&acc), &kv[i], &rows[i]};
   mfma_batch<kType>(ops, kCount);
 }
 // acc[i] += kv[i] x rows
 template <DataType kType, int kCount>
 HIPMLA_DEVICE void mma_spread(Floats4* acc, const Words2 (&kv)[kCount], const Words2& rows) {
   hip_cpu::MfmaOperands ops[kCount];
-  for (int i = 0; i < kCount; ++i)
-    ops[i] = {reinterpret_cast<float*>(&acc[i]), &kv[i], &rows};
+  for (int i = 0; i < kCount; ++i) ops[i] = {reinterpret_cast<float*>(&acc[i]), &kv[i], &rows};
   mfma_batch<kType>(ops, kCount);
 }
 
