@@ -10,7 +10,7 @@
 #   HIPMLA_FIND_DEPENDENCIES           commands that find these for a user of the installed library
 #
 # To add a platform: write cmake/<platform>.cmake, add its name here and in CMakeLists.txt.
-set(platforms cpu amd)
+set(platforms cpu amd nvidia)
 if(NOT HIPMLA_PLATFORM IN_LIST platforms)
   list(JOIN platforms " or " platforms)
   message(FATAL_ERROR "HIPMLA_PLATFORM is \"${HIPMLA_PLATFORM}\"; must be ${platforms}")

@@ -8,6 +8,7 @@
 #include "hipmla/mla_decode.h"
 #include "hipmla/status.h"
 #include "src/plan.h"
+#include "src/tensor_check.h"
 
 namespace hipmla::internal {
 
@@ -17,20 +18,15 @@ namespace hipmla::internal {
 Status check_request(const MlaDecodeShape& shape, const MlaDecodeOptions& options,
                      const DeviceInfo& device, int* config_index);
 
-// Host lengths against a shape that has passed check_request; names the first offending sequence.
-Status check_lengths(const MlaDecodeShape& shape, const MlaDecodeLengths& lengths);
+// Host lengths against a request that has passed check_request; names the first offending sequence.
+Status check_lengths(const MlaDecodeShape& shape, const MlaDecodeOptions& options,
+                     const MlaDecodeLengths& lengths);
 
 // kStalePlan with the first difference if `lengths` are not those that `plan` was built for.
 Status check_same_lengths(const MlaDecodePlan::Impl& plan, const MlaDecodeLengths& lengths);
 
-// Who says what the tensors must look like, and thus what it is called if they do not.
-enum class PlanOrigin {
-  kCaller,  // a plan that may be for something else: kStalePlan
-  kTensors  // a plan made from these very tensors, which contradict each other: kInvalidArgument
-};
-
 // Tensors against the plan: dtypes, shapes, strides, alignment, null pointers, overlaps with what
-// is written. The workspace must have been checked.
+// is written; and the numbers that come with them. The workspace must have been checked.
 Status check_tensors(const MlaDecodePlan::Impl& plan, PlanOrigin origin,
                      const MlaDecodeTensors& tensors, const Workspace& workspace);
 

@@ -21,6 +21,10 @@ const char* arch_name(Arch arch) {
       return "gfx942";
     case Arch::kGfx950:
       return "gfx950";
+    case Arch::kSm80:
+      return "sm_80";
+    case Arch::kSm90:
+      return "sm_90";
     case Arch::kUnknown:
       break;
   }

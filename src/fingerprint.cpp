@@ -34,6 +34,7 @@ uint64_t fingerprint_of(const MlaDecodePlan::Impl& plan) {
       static_cast<int64_t>(shape.q_type),
       static_cast<int64_t>(shape.kv_type),
       static_cast<int64_t>(shape.o_type),
+      static_cast<int64_t>(shape.kv_layout),
       shape.num_heads,
       shape.head_dim_qk,
       shape.head_dim_v,
@@ -41,10 +42,16 @@ uint64_t fingerprint_of(const MlaDecodePlan::Impl& plan) {
       shape.batch_size,
       shape.max_seqlen_q,
       shape.total_q,
+      shape.topk,
       static_cast<int64_t>(options.schedule),
       options.num_kv_splits,
       options.causal,
+      options.sliding_window,
+      options.lse_base2,
       options.return_partials,
+      static_cast<int64_t>(options.kv_shard),
+      options.cp_world_size,
+      options.cp_rank,
       static_cast<int64_t>(plan.device.arch),
       plan.device.num_compute_units,
       plan.device.lds_bytes,
@@ -58,6 +65,8 @@ uint64_t fingerprint_of(const MlaDecodePlan::Impl& plan) {
   hash.add_list(plan.qo_indptr);
   hash.add_list(plan.kv_indptr);
   hash.add_list(plan.kv_last_page_lens);
+  hash.add_list(plan.kv_global_lens);
+  hash.add_list(plan.kv_shard_begins);
   return hash.value();
 }
 

@@ -25,7 +25,10 @@ Status guard(Body&& body) noexcept {
   }
 }
 
+// Also takes the error out of the runtime, which would otherwise report it again for somebody's
+// next launch.
 inline Status device_error(const std::string& what, hipError_t error) {
+  (void)hipGetLastError();
   return Status(StatusCode::kDeviceError,
                 concat(what, ": ", hipGetErrorName(error), ", ", hipGetErrorString(error)));
 }

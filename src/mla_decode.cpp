@@ -11,9 +11,11 @@
 
 #include "kernels/mla/launch.h"
 #include "kernels/mla/params.h"
+#include "kernels/mla/stage1_configs.h"
 #include "src/check.h"
 #include "src/fingerprint.h"
 #include "src/guard.h"
+#include "src/params.h"
 #include "src/plan.h"
 #include "src/text.h"
 #include "src/work_list.h"
@@ -29,11 +31,8 @@ using internal::check_tensors;
 using internal::check_workspace;
 using internal::guard;
 using internal::invalid_argument;
-using internal::MlaParams;
 using internal::PlanOrigin;
 using Impl = MlaDecodePlan::Impl;
-
-constexpr float kLog2E = 1.44269504088896340736f;
 
 Status no_plan() {
   return Status(StatusCode::kStalePlan, "the plan is empty; build it with mla_decode_plan");
@@ -41,14 +40,19 @@ Status no_plan() {
 
 // ---- building a plan ----
 
+// What the plan depends on. Expects `plan->shape` and `plan->options`.
 void copy_lengths(const MlaDecodeLengths& lengths, Impl* plan) {
   const auto batch_size = static_cast<size_t>(lengths.batch_size);
-  if (batch_size == 0) {
-    plan->qo_indptr = {0};
-    plan->kv_indptr = {0};
-    return;
-  }
+  if (batch_size == 0) return;
   plan->qo_indptr.assign(lengths.qo_indptr, lengths.qo_indptr + batch_size + 1);
+  if (plan->shape.topk > 0) return;
+  const KvShard kv_shard = plan->options.kv_shard;
+  if (kv_shard != KvShard::kWhole) {
+    plan->kv_global_lens.assign(lengths.kv_global_lens, lengths.kv_global_lens + batch_size);
+  }
+  if (kv_shard == KvShard::kContiguous) {
+    plan->kv_shard_begins.assign(lengths.kv_shard_begins, lengths.kv_shard_begins + batch_size);
+  }
   plan->kv_indptr.assign(lengths.kv_indptr, lengths.kv_indptr + batch_size + 1);
   plan->kv_last_page_lens.resize(batch_size);
   for (size_t b = 0; b < batch_size; ++b) {
@@ -95,45 +99,6 @@ std::shared_ptr<const Impl> make_plan(const MlaDecodeShape& shape, const MlaDeco
 
 // ---- running ----
 
-MlaParams make_params(const Impl& plan, const MlaDecodeTensors& t, const Workspace& workspace) {
-  auto* base = static_cast<std::byte*>(workspace.data);
-  MlaParams p = {};
-  p.q = t.q.data;
-  p.q_stride_token = t.q.stride[0];
-  p.q_stride_head = t.q.stride[1];
-  p.kv = t.kv_buffer.data;
-  p.kv_stride_page = t.kv_buffer.stride[0];
-  p.kv_stride_token = t.kv_buffer.stride[1];
-  p.qo_indptr = static_cast<const int32_t*>(t.qo_indptr.data);
-  p.kv_indptr = static_cast<const int32_t*>(t.kv_indptr.data);
-  p.kv_indices = static_cast<const int32_t*>(t.kv_indices.data);
-  p.kv_last_page_lens = static_cast<const int32_t*>(t.kv_last_page_lens.data);
-  p.o = t.o.data;
-  p.o_stride_token = t.o.stride[0];
-  p.o_stride_head = t.o.stride[1];
-  p.lse = static_cast<float*>(t.final_lse.data);
-  p.lse_stride_token = t.final_lse.stride[0];
-  p.lse_stride_head = t.final_lse.stride[1];
-  if (plan.options.return_partials) {
-    p.partial_o = static_cast<float*>(t.partial_o.data);
-    p.partial_lse = static_cast<float*>(t.partial_lse.data);
-    p.fill_partials = plan.num_partials;
-  } else {
-    p.partial_o = reinterpret_cast<float*>(base + plan.layout.partial_o);
-    p.partial_lse = reinterpret_cast<float*>(base + plan.layout.partial_lse);
-  }
-  p.partial_stride = plan.partial_stride;
-  p.items = reinterpret_cast<const internal::WorkItem*>(base + plan.layout.items);
-  p.slot_item_begin = reinterpret_cast<const int32_t*>(base + plan.layout.slot_item_begin);
-  p.reduce_items = reinterpret_cast<const internal::ReduceItem*>(base + plan.layout.reduce_items);
-  p.num_heads = internal::make_fast_divisor(static_cast<uint32_t>(plan.shape.num_heads));
-  p.page_size = internal::make_fast_divisor(static_cast<uint32_t>(plan.shape.page_size));
-  p.scale_log2 = t.softmax_scale * kLog2E;
-  p.causal = plan.options.causal ? 1 : 0;
-  p.o_type = plan.shape.o_type;
-  return p;
-}
-
 // Expects a workspace that was checked.
 Status upload(const Impl& plan, const Workspace& workspace, Stream stream) {
   if (plan.list.empty()) return Status();
@@ -147,7 +112,7 @@ Status upload(const Impl& plan, const Workspace& workspace, Stream stream) {
 Status launch(const Impl& plan, const MlaDecodeTensors& tensors, const Workspace& workspace,
               Stream stream) {
   if (plan.num_items == 0) return Status();
-  const MlaParams params = make_params(plan, tensors, workspace);
+  const internal::MlaParams params = internal::make_params(plan, tensors, workspace);
   const auto launch_stage1 = plan.config().schedule == Schedule::kPersistent
                                  ? internal::launch_stage1_persistent
                                  : internal::launch_stage1_split_kv;
@@ -177,9 +142,17 @@ Status derive_shape(const MlaDecodeTensors& tensors, MlaDecodeShape* shape) {
   if (Status status = check_ndim("q", tensors.q, 3); !status.ok()) return status;
   if (Status status = check_ndim("kv_buffer", tensors.kv_buffer, 4); !status.ok()) return status;
   if (Status status = check_ndim("o", tensors.o, 3); !status.ok()) return status;
+  const TensorView& topk_indices = tensors.topk_indices;
+  if (topk_indices.data != nullptr || topk_indices.ndim != 0) {
+    if (Status status = check_ndim("topk_indices", topk_indices, 2); !status.ok()) return status;
+    shape->topk = saturate(topk_indices.shape[1]);
+  }
   shape->q_type = tensors.q.dtype;
   shape->kv_type = tensors.kv_buffer.dtype;
   shape->o_type = tensors.o.dtype;
+  const bool is_packed =
+      is_fp8(shape->kv_type) && tensors.kv_buffer.shape[3] == internal::kPackedTokenBytes;
+  shape->kv_layout = is_packed ? KvLayout::kPacked : KvLayout::kDense;
   shape->num_heads = saturate(tensors.q.shape[1]);
   shape->head_dim_qk = saturate(tensors.q.shape[2]);
   shape->head_dim_v = saturate(tensors.o.shape[2]);
@@ -229,14 +202,25 @@ uint64_t MlaDecodePlan::fingerprint() const { return impl_ ? impl_->fingerprint 
 
 std::string MlaDecodePlan::description() const {
   if (!impl_) return "empty";
+  const MlaDecodeShape& shape = impl_->shape;
+  const MlaDecodeOptions& options = impl_->options;
   const internal::Stage1Config& config = impl_->config();
-  return internal::concat(config.schedule == Schedule::kPersistent ? "persistent " : "split-KV ",
-                          data_type_name(config.q_type), "/", data_type_name(config.kv_type),
-                          ", tile of ", config.tile_rows, " rows x ", config.tile_kv, " tokens, ",
-                          impl_->shape.batch_size, " sequences, ", impl_->num_workgroups,
-                          " workgroups, ", impl_->num_items, " work items, up to ",
-                          impl_->num_partials, " parts, ", impl_->num_reduce_items,
-                          " row tiles to merge");
+  using internal::concat;
+  std::string text =
+      concat(config.schedule == Schedule::kPersistent ? "persistent " : "split-KV ",
+             data_type_name(config.q_type), "/", data_type_name(config.kv_type),
+             config.kv_layout == KvLayout::kPacked ? " packed" : "", ", tile of ", config.tile_rows,
+             " rows x ", config.tile_kv, " tokens, ", shape.batch_size, " sequences, ");
+  if (shape.topk > 0) text += concat("top ", shape.topk, " tokens, ");
+  if (options.sliding_window > 0) text += concat("window of ", options.sliding_window, " tokens, ");
+  if (options.kv_shard == KvShard::kRoundRobin) {
+    text += concat("rank ", options.cp_rank, " of ", options.cp_world_size, ", ");
+  } else if (options.kv_shard == KvShard::kContiguous) {
+    text += "contiguous shards, ";
+  }
+  return text + concat(impl_->num_workgroups, " workgroups, ", impl_->num_items,
+                       " work items, up to ", impl_->num_partials, " parts, ",
+                       impl_->num_reduce_items, " row tiles to merge");
 }
 
 Status mla_decode_check_support(const MlaDecodeShape& shape, const MlaDecodeOptions& options,
@@ -272,7 +256,7 @@ Status mla_decode_plan(const MlaDecodeShape& shape, const MlaDecodeOptions& opti
     if (Status status = check_request(shape, options, device, &config_index); !status.ok()) {
       return status;
     }
-    if (Status status = check_lengths(shape, lengths); !status.ok()) return status;
+    if (Status status = check_lengths(shape, options, lengths); !status.ok()) return status;
     plan->impl_ = make_plan(shape, options, device, lengths, config_index);
     return Status();
   });
@@ -293,7 +277,8 @@ Status mla_decode_fwd(const MlaDecodePlan& plan, const MlaDecodeTensors& tensors
     const Impl* impl = plan.impl();
     if (impl == nullptr) return no_plan();
     const MlaDecodeLengths& lengths = tensors.lengths;
-    if (lengths.batch_size != 0 || lengths.qo_indptr != nullptr || lengths.kv_indptr != nullptr) {
+    if (lengths.batch_size != 0 || lengths.qo_indptr != nullptr || lengths.kv_indptr != nullptr ||
+        lengths.kv_global_lens != nullptr || lengths.kv_shard_begins != nullptr) {
       if (Status status = check_same_lengths(*impl, lengths); !status.ok()) return status;
     }
     if (Status status = check_workspace(*impl, workspace); !status.ok()) return status;
@@ -314,7 +299,7 @@ Status mla_decode_fwd(const MlaDecodeTensors& tensors, const MlaDecodeOptions& o
     if (Status status = check_request(shape, options, device, &config_index); !status.ok()) {
       return status;
     }
-    if (Status status = check_lengths(shape, tensors.lengths); !status.ok()) return status;
+    if (Status status = check_lengths(shape, options, tensors.lengths); !status.ok()) return status;
     const std::shared_ptr<const Impl> plan =
         make_plan(shape, options, device, tensors.lengths, config_index);
     if (Status status = check_workspace(*plan, workspace); !status.ok()) return status;

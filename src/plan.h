@@ -20,10 +20,13 @@ struct MlaDecodePlan::Impl {
   DeviceInfo device;
   int config_index = -1;
 
-  // The lengths that the plan was built for. A last page length is 0 where a sequence has no page.
+  // The lengths that the plan was built for; with topk, only those of queries. A last page length
+  // is 0 where a sequence has no page.
   std::vector<int32_t> qo_indptr;          // [batch_size + 1]
   std::vector<int32_t> kv_indptr;          // [batch_size + 1]
   std::vector<int32_t> kv_last_page_lens;  // [batch_size]
+  std::vector<int32_t> kv_global_lens;     // [batch_size], or empty
+  std::vector<int32_t> kv_shard_begins;    // [batch_size], or empty
 
   internal::WorkspaceLayout layout;
   std::vector<std::byte> list;  // [layout.list_bytes] the head of the workspace, byte for byte

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "src/device_arch.h"
-#include "src/fold.h"
 #include "src/text.h"
 
 namespace hipmla::internal {
@@ -19,10 +18,12 @@ bool runs_on(const Stage1Config& config, Arch arch) {
          (config.archs & arch_bit(arch)) != 0;
 }
 
-// Adds `entry` to a comma-separated list unless it is there.
-void add_to_list(std::string* list, const std::string& entry) {
-  if ((", " + *list + ", ").find(", " + entry + ", ") != std::string::npos) return;
-  if (!list->empty()) *list += ", ";
+// Adds `entry` to a list unless it is there.
+void add_to_list(std::string* list, const std::string& separator, const std::string& entry) {
+  if ((separator + *list + separator).find(separator + entry + separator) != std::string::npos) {
+    return;
+  }
+  if (!list->empty()) *list += separator;
   *list += entry;
 }
 
@@ -30,21 +31,34 @@ std::string supported_archs() {
   std::string list;
   for (const Stage1Config& config : kStage1Configs) {
     for (Arch arch : kKnownArchs) {
-      if (runs_on(config, arch)) add_to_list(&list, arch_name(arch));
+      if (runs_on(config, arch)) add_to_list(&list, ", ", arch_name(arch));
     }
   }
   return list;
 }
 
-std::string type_pair(DataType q_type, DataType kv_type) {
-  return concat(data_type_name(q_type), "/", data_type_name(kv_type));
+std::string combination(DataType q_type, DataType kv_type, KvLayout kv_layout) {
+  return concat("q_type ", data_type_name(q_type), " with kv_type ", data_type_name(kv_type), ", ",
+                kv_layout_name(kv_layout));
 }
 
-std::string supported_type_pairs(Schedule schedule, Arch arch) {
+// How near a kernel is to a shape that it does not serve. The cache counts first: a caller changes
+// the type of q more easily.
+int nearness(const Stage1Config& config, const MlaDecodeShape& shape) {
+  return (config.kv_type == shape.kv_type ? 4 : 0) + (config.kv_layout == shape.kv_layout ? 2 : 0) +
+         (config.q_type == shape.q_type ? 1 : 0);
+}
+
+std::string nearest_combinations(const MlaDecodeShape& shape, Schedule schedule, Arch arch) {
+  int nearest = 0;
   std::string list;
   for (const Stage1Config& config : kStage1Configs) {
-    if (config.schedule == schedule && runs_on(config, arch)) {
-      add_to_list(&list, type_pair(config.q_type, config.kv_type));
+    if (config.schedule != schedule || !runs_on(config, arch)) continue;
+    const int near = nearness(config, shape);
+    if (near > nearest) list.clear();
+    nearest = std::max(nearest, near);
+    if (near == nearest) {
+      add_to_list(&list, " or ", combination(config.q_type, config.kv_type, config.kv_layout));
     }
   }
   return list;
@@ -60,7 +74,9 @@ Status check_limits(const MlaDecodeShape& shape, const MlaDecodeOptions& options
       {"page_size", shape.page_size, kMaxPageSize},
       {"max_seqlen_q", shape.max_seqlen_q, kMaxSeqlenQ},
       {"total_q", shape.total_q, INT32_MAX},
+      {"topk", shape.topk, kMaxTopk},
       {"num_kv_splits", options.num_kv_splits, kMaxKvSplits},
+      {"cp_world_size", options.cp_world_size, kMaxCpWorldSize},
   };
   for (const auto& limit : limits) {
     if (limit.value > limit.max) {
@@ -73,8 +89,9 @@ Status check_limits(const MlaDecodeShape& shape, const MlaDecodeOptions& options
   if (shape.head_dim_v != kVDim) {
     return unsupported("head_dim_v is ", shape.head_dim_v, "; ", kVDim, " is supported");
   }
-  if (shape.o_type == DataType::kI32) {
-    return unsupported("o_type is i32; bf16, f16 and f32 are supported");
+  if (shape.o_type == DataType::kI32 || is_fp8(shape.o_type)) {
+    return unsupported("o_type is ", data_type_name(shape.o_type),
+                       "; bf16, f16 and f32 are supported");
   }
   return Status();
 }
@@ -90,7 +107,7 @@ Status select_stage1_config(const MlaDecodeShape& shape, const MlaDecodeOptions&
   if (Status status = check_limits(shape, options); !status.ok()) return status;
 
   const Schedule schedule = choose_schedule(options.schedule);
-  const int32_t rows = rows_of_sequence(shape.max_seqlen_q, shape.num_heads);
+  const int32_t rows = rows_that_share_kv(shape);
   bool arch_found = false;
   int64_t least_lds = 0;  // of the rows that match in all but LDS
   int best = -1;
@@ -98,7 +115,10 @@ Status select_stage1_config(const MlaDecodeShape& shape, const MlaDecodeOptions&
     const Stage1Config& config = kStage1Configs[i];
     if (!runs_on(config, device.arch) || config.schedule != schedule) continue;
     arch_found = true;
-    if (config.q_type != shape.q_type || config.kv_type != shape.kv_type) continue;
+    if (config.q_type != shape.q_type || config.kv_type != shape.kv_type ||
+        config.kv_layout != shape.kv_layout) {
+      continue;
+    }
     if (least_lds == 0 || config.lds_bytes() < least_lds) least_lds = config.lds_bytes();
     if (config.lds_bytes() > device.lds_bytes) continue;
     if (best < 0) {
@@ -118,13 +138,13 @@ Status select_stage1_config(const MlaDecodeShape& shape, const MlaDecodeOptions&
     return unsupported("no kernel is built for architecture ", arch_name(device.arch),
                        "; there are kernels for ", supported_archs());
   }
+  const std::string wanted = combination(shape.q_type, shape.kv_type, shape.kv_layout);
   if (least_lds == 0) {
-    return unsupported("q_type ", data_type_name(shape.q_type), " with kv_type ",
-                       data_type_name(shape.kv_type), ": no kernel; use ",
-                       supported_type_pairs(schedule, device.arch));
+    return unsupported(wanted, ": no kernel; use ",
+                       nearest_combinations(shape, schedule, device.arch));
   }
   return unsupported("the device has ", device.lds_bytes, " bytes of LDS; the smallest kernel for ",
-                     type_pair(shape.q_type, shape.kv_type), " needs ", least_lds);
+                     wanted, " needs ", least_lds);
 }
 
 }  // namespace hipmla::internal

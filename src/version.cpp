@@ -15,10 +15,12 @@ const char* version() {
 const char* platform_name() {
 #if defined(HIPMLA_PLATFORM_AMD)
   return "amd";
+#elif defined(HIPMLA_PLATFORM_NVIDIA)
+  return "nvidia";
 #elif defined(HIPMLA_PLATFORM_CPU)
   return "cpu";
 #else
-#error "no platform: build with -DHIPMLA_PLATFORM=amd or cpu"
+#error "no platform: build with -DHIPMLA_PLATFORM=amd, nvidia or cpu"
 #endif
 }
 

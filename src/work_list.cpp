@@ -22,9 +22,10 @@ constexpr int kPartialsPerTile = 32;
 
 struct Unit {
   int32_t batch;
+  int32_t first_q;  // of the sequence, in the batch
   int32_t row_begin;
   int32_t row_end;
-  int32_t kv_end;
+  KvRange kv;
   int32_t num_tiles;
 };
 
@@ -36,46 +37,77 @@ struct Units {
 
 int64_t bound_units(const MlaDecodeShape& shape, const Stage1Config& config) {
   // Sequences that can have a query.
-  const int64_t sequences = std::min<int64_t>(shape.batch_size, shape.total_q);
-  const int64_t per_sequence =
-      num_row_tiles(rows_of_sequence(shape.max_seqlen_q, shape.num_heads), config.tile_rows);
+  const int64_t sequences =
+      shape.topk > 0 ? shape.total_q : std::min<int64_t>(shape.batch_size, shape.total_q);
+  const int64_t per_sequence = num_row_tiles(rows_that_share_kv(shape), config.tile_rows);
   // Every sequence leaves at most tile_rows - 1 rows of its last tile unused.
   const int64_t by_rows =
       (shape.total_q * shape.num_heads + sequences * (config.tile_rows - 1)) / config.tile_rows;
   return std::min(sequences * per_sequence, by_rows);
 }
 
-Units list_units(const MlaDecodeLengths& lengths, const MlaDecodeShape& shape, bool causal,
-                 const Stage1Config& config) {
-  Units units;
-  units.list.reserve(static_cast<size_t>(bound_units(shape, config)));
+// One sequence as units see it.
+struct UnitSequence {
+  int32_t batch;
+  int32_t first_q;
+  int32_t num_queries;
+  KvPlacement kv;
+};
+
+// Calls visit(UnitSequence) in order.
+template <typename Visit>
+void for_each_sequence(const MlaDecodeLengths& lengths, const MlaDecodeShape& shape,
+                       const MlaDecodeOptions& options, Visit&& visit) {
+  if (shape.topk > 0) {
+    for (int32_t t = 0; t < shape.total_q; ++t) visit(UnitSequence{t, t, 1, whole_kv(shape.topk)});
+    return;
+  }
   for (int32_t b = 0; b < lengths.batch_size; ++b) {
-    const int32_t num_queries = lengths.qo_indptr[b + 1] - lengths.qo_indptr[b];
     const int32_t pages = lengths.kv_indptr[b + 1] - lengths.kv_indptr[b];
     const int32_t last_page_len = pages == 0 ? 0 : lengths.kv_last_page_lens[b];
-    const auto kv_len = static_cast<int32_t>(kv_length(pages, shape.page_size, last_page_len));
-    const int32_t rows = rows_of_sequence(num_queries, shape.num_heads);
+    KvPlacement kv =
+        whole_kv(static_cast<int32_t>(kv_length(pages, shape.page_size, last_page_len)));
+    if (options.kv_shard != KvShard::kWhole) kv.global_len = lengths.kv_global_lens[b];
+    if (options.kv_shard == KvShard::kContiguous) kv.first = lengths.kv_shard_begins[b];
+    if (options.kv_shard == KvShard::kRoundRobin) {
+      kv.first = options.cp_rank;
+      kv.stride = options.cp_world_size;
+    }
+    visit(
+        UnitSequence{b, lengths.qo_indptr[b], lengths.qo_indptr[b + 1] - lengths.qo_indptr[b], kv});
+  }
+}
+
+Units list_units(const MlaDecodeLengths& lengths, const MlaDecodeShape& shape,
+                 const MlaDecodeOptions& options, const Stage1Config& config) {
+  const MaskRule mask = mask_rule(shape, options);
+  Units units;
+  units.list.reserve(static_cast<size_t>(bound_units(shape, config)));
+  for_each_sequence(lengths, shape, options, [&](const UnitSequence& s) {
+    const int32_t rows = rows_of_sequence(s.num_queries, shape.num_heads);
     for (int32_t row_begin = 0; row_begin < rows; row_begin += config.tile_rows) {
       const int32_t row_end = std::min(rows, row_begin + config.tile_rows);
-      // The last query of the tile sees the most.
-      const int32_t last_query = unfold_row(row_end - 1, shape.num_heads).query;
-      const int32_t kv_end = visible_kv_end(kv_len, num_queries, last_query, causal);
-      const auto num_tiles = static_cast<int32_t>(ceil_div(kv_end, config.tile_kv));
-      units.list.push_back({b, row_begin, row_end, kv_end, num_tiles});
+      const auto visible = [&](int32_t row) {
+        return visible_kv(s.kv, s.num_queries, unfold_row(row, shape.num_heads).query, mask.causal,
+                          mask.window);
+      };
+      KvRange kv = {visible(row_begin).begin, visible(row_end - 1).end};
+      if (kv.begin == kv.end) kv = {0, 0};
+      const auto num_tiles = static_cast<int32_t>(ceil_div(kv.end - kv.begin, config.tile_kv));
+      units.list.push_back({s.batch, s.first_q, row_begin, row_end, kv, num_tiles});
       units.total_tiles += num_tiles;
       units.max_tiles = std::max(units.max_tiles, num_tiles);
     }
-  }
+  });
   return units;
 }
 
 // Turns parts of units, given in order, into items, partials and reduce items.
 class ListWriter {
  public:
-  ListWriter(WorkList* list, const MlaDecodeLengths& lengths, const MlaDecodeShape& shape,
-             bool return_partials, const Stage1Config& config)
+  ListWriter(WorkList* list, const MlaDecodeShape& shape, bool return_partials,
+             const Stage1Config& config)
       : list_(list),
-        lengths_(lengths),
         num_heads_(shape.num_heads),
         caller_rows_(return_partials ? shape.total_q * shape.num_heads : 0),
         return_partials_(return_partials),
@@ -87,8 +119,9 @@ class ListWriter {
   // Appends the next part, KV tiles [tile_begin, tile_end) of `unit`.
   void add_part(const Unit& unit, int32_t tile_begin, int32_t tile_end) {
     if (tile_begin == 0) first_part_ = list_->items.size();
-    const int32_t kv_begin = tile_begin * tile_kv_;
-    const int32_t kv_end = tile_end == unit.num_tiles ? unit.kv_end : tile_end * tile_kv_;
+    const int32_t kv_begin = unit.kv.begin + tile_begin * tile_kv_;
+    const int32_t kv_end =
+        tile_end == unit.num_tiles ? unit.kv.end : unit.kv.begin + tile_end * tile_kv_;
     list_->items.push_back({unit.batch, unit.row_begin, unit.row_end, kv_begin, kv_end, 0, -1});
     if (tile_end == unit.num_tiles) finish_unit(unit);
   }
@@ -104,7 +137,7 @@ class ListWriter {
     if (num_parts == 1 && !return_partials_) return;
     int64_t first_row = list_->partial_rows;
     if (return_partials_) {
-      first_row = int64_t{lengths_.qo_indptr[unit.batch]} * num_heads_ + unit.row_begin;
+      first_row = int64_t{unit.first_q} * num_heads_ + unit.row_begin;
     } else {
       list_->partial_rows += int64_t{num_parts} * tile_rows_;
     }
@@ -116,7 +149,6 @@ class ListWriter {
   }
 
   WorkList* list_;
-  const MlaDecodeLengths& lengths_;
   int32_t num_heads_;
   int64_t caller_rows_;
   bool return_partials_;
@@ -253,8 +285,8 @@ WorkList build_work_list(const MlaDecodeLengths& lengths, const MlaDecodeShape& 
                          const MlaDecodeOptions& options, const Stage1Config& config,
                          int num_slots) {
   WorkList list;
-  const Units units = list_units(lengths, shape, options.causal, config);
-  ListWriter writer(&list, lengths, shape, options.return_partials, config);
+  const Units units = list_units(lengths, shape, options, config);
+  ListWriter writer(&list, shape, options.return_partials, config);
   const int32_t overhead = item_overhead_tiles(config);
   if (config.schedule == Schedule::kPersistent) {
     build_persistent(units, num_slots, overhead, &list, &writer);

@@ -6,8 +6,9 @@
 // is merged. Pure host arithmetic on lengths; the same input gives the same list.
 //
 // A unit is one row tile of one sequence, in order of (sequence, row tile), together with the KV
-// range that its rows see between them. Schedules differ only in how units are cut into parts along
-// KV:
+// range that its rows see between them. With topk, each query token is a sequence of one query and
+// topk tokens. Tiles of KV count from the begin of a unit's range. Schedules differ only in how
+// units are cut into parts along KV:
 //
 //   persistent   all tiles of all units form one line; slots take consecutive spans of it
 //   split-KV     each unit is cut into even parts, each its own workgroup
@@ -60,6 +61,16 @@ constexpr int32_t item_overhead_tiles(const Stage1Config& config) {
 // number, 1..256. `total_tiles` and `max_tiles` count KV tiles of all units and of the longest.
 int32_t choose_num_splits(int64_t num_units, int64_t total_tiles, int32_t max_tiles, int num_slots,
                           int32_t overhead_tiles);
+
+// The mask that the kernels apply to a request.
+struct MaskRule {
+  bool causal;
+  int32_t window;  // INT32_MAX: none
+};
+inline MaskRule mask_rule(const MlaDecodeShape& shape, const MlaDecodeOptions& options) {
+  return {shape.topk == 0 && options.causal,
+          options.sliding_window > 0 ? options.sliding_window : INT32_MAX};
+}
 
 // Builds the list for `config`, whose schedule decides how. `lengths` and `num_slots` > 0 must have
 // been checked.

@@ -5,6 +5,7 @@
 // memory stands in for device memory: nothing is ever launched on it.
 
 #include <gtest/gtest.h>
+#include <hip/hip_runtime_api.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -15,9 +16,11 @@
 
 #include "hipmla/device.h"
 #include "hipmla/mla_decode.h"
+#include "hipmla/mla_merge.h"
 #include "hipmla/version.h"
 #include "src/check.h"
 #include "src/device_arch.h"
+#include "src/params.h"
 
 namespace hipmla {
 
@@ -62,6 +65,45 @@ class Request {
     const TensorView memory = view(DataType::kI32, {16384});
     workspace = {memory.data, 65536};
   }
+  // Variants, to be chosen before the plan is made.
+  void make_sparse() {
+    t.topk_indices = view(DataType::kI32, {kTotalQ, 64});
+    t.qo_indptr = t.kv_indptr = t.kv_indices = t.kv_last_page_lens = TensorView();
+    t.lengths = {2, qo_indptr};
+    shape.topk = 64;
+  }
+  void make_fp8() {
+    shape.kv_type = DataType::kFp8E4m3Fn;
+    t.kv_buffer = view(DataType::kFp8E4m3Fn, {kPages, kPageSize, 1, 576});
+    t.kv_token_scales = view(DataType::kF32, {kPages, kPageSize});
+  }
+  void make_packed() {
+    shape.kv_type = DataType::kFp8E4m3Fnuz;
+    shape.kv_layout = KvLayout::kPacked;
+    t.kv_buffer = view(DataType::kFp8E4m3Fnuz, {kPages, kPageSize, 1, 656});
+  }
+  // The two sequences hold 12 and 5 tokens.
+  void make_contiguous() {
+    options.kv_shard = KvShard::kContiguous;
+    add_shard_arrays(13, 6);
+    t.kv_shard_begins = view(DataType::kI32, {2});
+    t.lengths.kv_shard_begins = kv_shard_begins;
+  }
+  void make_round_robin() {
+    options.kv_shard = KvShard::kRoundRobin;
+    options.cp_world_size = 3;
+    options.cp_rank = 1;
+    add_shard_arrays(35, 16);
+  }
+  // Everything that any request may have.
+  void make_full() {
+    make_fp8();
+    make_contiguous();
+    t.sink = view(DataType::kF32, {kHeads});
+    t.q_scale.device = static_cast<const float*>(view(DataType::kF32, {1}).data);
+    t.kv_scale.device = static_cast<const float*>(view(DataType::kF32, {1}).data);
+  }
+
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
@@ -97,6 +139,8 @@ class Request {
   int32_t qo_indptr[3] = {0, 2, 3};
   int32_t kv_indptr[3] = {0, 3, 5};
   int32_t kv_last_page_lens[2] = {4, 1};
+  int32_t kv_global_lens[2] = {};
+  int32_t kv_shard_begins[2] = {0, 1};
   MlaDecodeShape shape;
   MlaDecodeOptions options;
   DeviceInfo device = kMi300x;
@@ -104,6 +148,13 @@ class Request {
   Workspace workspace;
 
  private:
+  void add_shard_arrays(int32_t global_len_0, int32_t global_len_1) {
+    kv_global_lens[0] = global_len_0;
+    kv_global_lens[1] = global_len_1;
+    t.kv_global_lens = view(DataType::kI32, {2});
+    t.lengths.kv_global_lens = kv_global_lens;
+  }
+
   static constexpr uint8_t kUntouched = 0xff;
   std::vector<uint8_t> arena_;
   size_t used_ = 0;
@@ -144,23 +195,89 @@ const BadInput kBadShapes[] = {
     {[](Request* r) { r->shape.head_dim_qk = 512; }, kUnsupported, "head_dim_qk is 512; 576"},
     {[](Request* r) { r->shape.head_dim_v = 128; }, kUnsupported, "head_dim_v is 128; 512"},
     {[](Request* r) { r->shape.q_type = DataType::kF16; }, kUnsupported,
-     "q_type f16 with kv_type bf16: no kernel; use bf16/bf16, f16/f16"},
+     "q_type f16 with kv_type bf16, dense: no kernel; use q_type bf16 with kv_type bf16, dense"},
     {[](Request* r) { r->shape.q_type = r->shape.kv_type = DataType::kF32; }, kUnsupported,
-     "q_type f32 with kv_type f32"},
+     "q_type f32 with kv_type f32, dense: no kernel; use q_type bf16 with kv_type bf16, dense or "
+     "q_type f16 with kv_type f16, dense"},
+    {[](Request* r) {
+       r->make_packed();
+       r->shape.q_type = DataType::kF16;
+     },
+     kUnsupported,
+     "q_type f16 with kv_type fp8_e4m3fnuz, packed: no kernel; use q_type bf16 with kv_type "
+     "fp8_e4m3fnuz, packed"},
+    {[](Request* r) { r->shape.kv_layout = KvLayout::kPacked; }, kUnsupported,
+     "q_type bf16 with kv_type bf16, packed: no kernel; use q_type bf16 with kv_type bf16, dense"},
+    {[](Request* r) { r->shape.q_type = DataType::kFp8E4m3Fn; }, kUnsupported,
+     "q_type fp8_e4m3fn with kv_type bf16, dense: no kernel; use q_type bf16"},
+    {[](Request* r) {
+       r->shape.q_type = DataType::kFp8E4m3Fn;
+       r->shape.kv_type = DataType::kFp8E4m3Fnuz;
+     },
+     kUnsupported, "or q_type fp8_e4m3fnuz with kv_type fp8_e4m3fnuz, dense"},
+    {[](Request* r) { r->shape.kv_layout = static_cast<KvLayout>(2); }, kInvalid,
+     "kv_layout is 2, which is no KvLayout"},
+    {[](Request* r) { r->shape.kv_type = static_cast<DataType>(6); }, kInvalid, "kv_type is 6"},
     {[](Request* r) { r->shape.o_type = DataType::kI32; }, kUnsupported, "o_type is i32"},
+    {[](Request* r) { r->shape.o_type = DataType::kFp8E4m3Fn; }, kUnsupported,
+     "o_type is fp8_e4m3fn; bf16, f16 and f32"},
+    {[](Request* r) { r->shape.topk = -1; }, kInvalid, "topk is -1; must be at least 0"},
+    {[](Request* r) { r->shape.topk = 65537; }, kUnsupported, "topk is 65537; at most 65536"},
+    {[](Request* r) { r->options.sliding_window = -1; }, kInvalid, "sliding_window is -1"},
+    {[](Request* r) {
+       r->shape.topk = 64;
+       r->options.sliding_window = 5;
+     },
+     kInvalid, "sliding_window is 5 with topk 64; must be 0"},
+    {[](Request* r) {
+       r->shape.topk = 64;
+       r->options.kv_shard = KvShard::kContiguous;
+     },
+     kInvalid, "kv_shard is kContiguous with topk 64; must be kWhole"},
+    {[](Request* r) { r->options.kv_shard = static_cast<KvShard>(3); }, kInvalid,
+     "kv_shard is 3, which is no KvShard"},
+    {[](Request* r) { r->options.cp_world_size = 2; }, kInvalid,
+     "cp_world_size is 2; must be 1 unless kv_shard is kRoundRobin"},
+    {[](Request* r) {
+       r->make_contiguous();
+       r->options.cp_world_size = 2;
+     },
+     kInvalid, "cp_world_size is 2; must be 1"},
+    {[](Request* r) { r->options.cp_rank = 1; }, kInvalid,
+     "cp_rank is 1; must be less than cp_world_size 1"},
+    {[](Request* r) { r->options.cp_rank = -1; }, kInvalid, "cp_rank is -1"},
+    {[](Request* r) { r->options.cp_world_size = 0; }, kInvalid, "cp_world_size is 0"},
+    {[](Request* r) {
+       r->make_round_robin();
+       r->options.cp_rank = 3;
+     },
+     kInvalid, "cp_rank is 3; must be less than cp_world_size 3"},
+    {[](Request* r) {
+       r->make_round_robin();
+       r->options.cp_world_size = 1025;
+     },
+     kUnsupported, "cp_world_size is 1025; at most 1024"},
+    {[](Request* r) {
+       r->shape.topk = 65536;
+       r->shape.num_heads = 512;
+       r->shape.batch_size = 1 << 20;
+       r->shape.total_q = 1 << 20;
+       r->options = {Schedule::kSplitKv, 256};
+     },
+     kUnsupported, "work items; at most 16777215"},
     {[](Request* r) { r->shape.o_type = static_cast<DataType>(77); }, kInvalid, "o_type is 77"},
     {[](Request* r) { r->options.schedule = static_cast<Schedule>(9); }, kInvalid, "schedule is 9"},
     {[](Request* r) { r->options.num_kv_splits = 4; }, kInvalid, "num_kv_splits is 4; must be 0"},
     {[](Request* r) {
-       r->options = {Schedule::kPersistent, 1, true, false};
+       r->options = {Schedule::kPersistent, 1};
      },
      kInvalid, "must be 0 unless schedule is kSplitKv"},
     {[](Request* r) {
-       r->options = {Schedule::kSplitKv, 257, true, false};
+       r->options = {Schedule::kSplitKv, 257};
      },
      kUnsupported, "num_kv_splits is 257; at most 256"},
     {[](Request* r) {
-       r->options = {Schedule::kSplitKv, -1, true, false};
+       r->options = {Schedule::kSplitKv, -1};
      },
      kInvalid, "num_kv_splits is -1"},
     {[](Request* r) { r->device.arch = Arch::kUnknown; }, kUnsupported,
@@ -175,14 +292,14 @@ const BadInput kBadShapes[] = {
        r->shape.num_heads = 16;
        r->shape.batch_size = r->shape.max_seqlen_q = 1024;
        r->shape.total_q = 1024 * 1024;
-       r->options = {Schedule::kSplitKv, 256, true, false};
+       r->options = {Schedule::kSplitKv, 256};
      },
      kUnsupported, "work items; at most 16777215"},
     {[](Request* r) {
        r->shape.batch_size = 1 << 20;
        r->shape.max_seqlen_q = 26;
        r->shape.total_q = 1 << 20;
-       r->options = {Schedule::kSplitKv, 2, true, false};
+       r->options = {Schedule::kSplitKv, 2};
      },
      kUnsupported, "rows to merge"},
 };
@@ -230,14 +347,88 @@ const BadInput kBadLengths[] = {
     {[](Request* r) { r->qo_indptr[1] = -2147483647 - 1; }, kInvalid, "falls from 0"},
 };
 
-TEST(ApiTest, BadLengthsAreRefusedByThePlan) {
-  for (const BadInput& bad : kBadLengths) {
+// How a Request is varied before `change` is applied.
+using Variant = void (Request::*)();
+
+template <size_t kSize>
+void expect_bad_lengths(const BadInput (&table)[kSize], Variant variant = nullptr) {
+  for (const BadInput& bad : table) {
     Request r;
+    if (variant != nullptr) (r.*variant)();
+    EXPECT_NE(r.plan().impl(), nullptr);
     MlaDecodePlan plan;
     bad.change(&r);
     expect_status(mla_decode_plan(r.shape, r.options, r.device, r.t.lengths, &plan), bad);
     EXPECT_EQ(plan.impl(), nullptr);
   }
+}
+
+TEST(ApiTest, BadLengthsAreRefusedByThePlan) { expect_bad_lengths(kBadLengths); }
+
+const BadInput kBadContiguousLengths[] = {
+    {[](Request* r) { r->t.lengths.kv_global_lens = nullptr; }, kInvalid,
+     "lengths.kv_global_lens is null; kv_shard is kContiguous"},
+    {[](Request* r) { r->t.lengths.kv_shard_begins = nullptr; }, kInvalid,
+     "lengths.kv_shard_begins is null; kv_shard is kContiguous"},
+    {[](Request* r) { r->kv_global_lens[0] = -1; }, kInvalid,
+     "sequence 0: lengths.kv_global_lens is -1; must be 0..2147479551"},
+    {[](Request* r) { r->kv_global_lens[1] = 2147479552; }, kInvalid,
+     "sequence 1: lengths.kv_global_lens is 2147479552"},
+    {[](Request* r) { r->kv_shard_begins[1] = -1; }, kInvalid,
+     "sequence 1: lengths.kv_shard_begins is -1; must be at least 0"},
+    {[](Request* r) { r->kv_shard_begins[1] = 2; }, kInvalid,
+     "sequence 1 has 5 tokens from lengths.kv_shard_begins 2 on; lengths.kv_global_lens is 6"},
+    {[](Request* r) { r->kv_shard_begins[1] = 2147483647; }, kInvalid,
+     "kv_shard_begins 2147483647"},
+    {[](Request* r) { r->kv_global_lens[0] = 11; }, kInvalid, "sequence 0 has 12 tokens"},
+    {[](Request* r) { r->kv_last_page_lens[0] = 9; }, kInvalid, "must be 1..4"},
+};
+
+const BadInput kBadRoundRobinLengths[] = {
+    {[](Request* r) { r->t.lengths.kv_global_lens = nullptr; }, kInvalid,
+     "lengths.kv_global_lens is null; kv_shard is kRoundRobin"},
+    {[](Request* r) { r->t.lengths.kv_shard_begins = r->kv_shard_begins; }, kInvalid,
+     "lengths.kv_shard_begins is given; kv_shard is kRoundRobin"},
+    {[](Request* r) { r->kv_global_lens[0] = 34; }, kInvalid,
+     "sequence 0 has 12 tokens; rank 1 of 3 has 11 of lengths.kv_global_lens 34"},
+    {[](Request* r) { r->kv_global_lens[1] = 18; }, kInvalid, "rank 1 of 3 has 6"},
+    {[](Request* r) { r->options.cp_rank = 0; }, kInvalid, "sequence 1 has 5 tokens; rank 0 of 3"},
+    {[](Request* r) { r->options.cp_rank = 2; }, kInvalid, "rank 2 of 3 has 11"},
+};
+
+const BadInput kBadWholeLengths[] = {
+    {[](Request* r) { r->t.lengths.kv_global_lens = r->kv_global_lens; }, kInvalid,
+     "lengths.kv_global_lens is given; kv_shard is kWhole"},
+    {[](Request* r) { r->t.lengths.kv_shard_begins = r->kv_shard_begins; }, kInvalid,
+     "lengths.kv_shard_begins is given; kv_shard is kWhole"},
+};
+
+const BadInput kBadSparseLengths[] = {
+    {[](Request* r) { r->t.lengths.qo_indptr = nullptr; }, kInvalid, "qo_indptr is null"},
+    {[](Request* r) { r->qo_indptr[2] = 4; }, kInvalid, "qo_indptr[2] is 4; total_q is 3"},
+    {[](Request* r) { r->qo_indptr[1] = 3; }, kInvalid, "sequence 0 has 3 queries"},
+    {[](Request* r) { r->t.lengths.batch_size = 3; }, kInvalid, "lengths.batch_size is 3"},
+};
+
+TEST(ApiTest, BadLengthsOfShardsAndOfSparseRequestsAreRefused) {
+  expect_bad_lengths(kBadWholeLengths);
+  expect_bad_lengths(kBadContiguousLengths, &Request::make_contiguous);
+  expect_bad_lengths(kBadRoundRobinLengths, &Request::make_round_robin);
+  expect_bad_lengths(kBadSparseLengths, &Request::make_sparse);
+}
+
+TEST(ApiTest, ShardsThatHoldNothingAreAccepted) {
+  Request r;
+  r.make_contiguous();
+  r.kv_indptr[1] = r.kv_indptr[2] = 0;
+  r.kv_shard_begins[0] = r.kv_global_lens[0] = 2147479551;
+  EXPECT_NE(r.plan().impl(), nullptr);
+  Request round_robin;
+  round_robin.make_round_robin();
+  round_robin.kv_indptr[1] = round_robin.kv_indptr[2] = 0;
+  round_robin.kv_global_lens[0] = 0;
+  round_robin.kv_global_lens[1] = 1;  // all on rank 0
+  EXPECT_NE(round_robin.plan().impl(), nullptr);
 }
 
 TEST(ApiTest, LastPageLengthIsNotReadWithoutAPage) {
@@ -272,7 +463,12 @@ TensorView* find_tensor(Request* r, const std::string& name) {
       {"o", &t.o},
       {"final_lse", &t.final_lse},
       {"partial_o", &t.partial_o},
-      {"partial_lse", &t.partial_lse}};
+      {"partial_lse", &t.partial_lse},
+      {"kv_global_lens", &t.kv_global_lens},
+      {"kv_shard_begins", &t.kv_shard_begins},
+      {"topk_indices", &t.topk_indices},
+      {"kv_token_scales", &t.kv_token_scales},
+      {"sink", &t.sink}};
   for (const auto& [known, view] : tensors) {
     if (name == known) return view;
   }
@@ -360,9 +556,11 @@ const BadInput kBadTensors[] = {
      "workspace.data is not aligned to 256"},
 };
 
-TEST(ApiTest, BadTensorsAreRefusedWithAPlan) {
-  for (const BadInput& bad : kBadTensors) {
+template <size_t kSize>
+void expect_bad_tensors(const BadInput (&table)[kSize], Variant variant = nullptr) {
+  for (const BadInput& bad : table) {
     Request r;
+    if (variant != nullptr) (r.*variant)();
     const MlaDecodePlan plan = r.plan();
     bad.change(&r);
     expect_status(mla_decode_fwd(plan, r.t, r.workspace, nullptr), bad);
@@ -370,10 +568,154 @@ TEST(ApiTest, BadTensorsAreRefusedWithAPlan) {
   }
 }
 
+TEST(ApiTest, BadTensorsAreRefusedWithAPlan) { expect_bad_tensors(kBadTensors); }
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kMax = std::numeric_limits<float>::max();
+
+// With a plan for whole bf16 KV.
+const BadInput kBadExtras[] = {
+    {[](Request* r) { r->t.q_scale.host = kInf; }, kInvalid, "q_scale.host is inf; must be finite"},
+    {[](Request* r) { r->t.kv_scale.host = -kInf; }, kInvalid, "kv_scale.host is -inf"},
+    {[](Request* r) { r->t.kv_scale.host = std::numeric_limits<float>::quiet_NaN(); }, kInvalid,
+     "must be finite"},
+    {[](Request* r) { r->t.q_scale.host = r->t.kv_scale.host = kMax; }, kInvalid,
+     "softmax_scale * q_scale.host * kv_scale.host is"},
+    {[](Request* r) { r->t.logits_soft_cap = -30.0f; }, kInvalid,
+     "logits_soft_cap is -30.000000; must not be negative"},
+    {[](Request* r) { r->t.logits_soft_cap = kInf; }, kInvalid, "logits_soft_cap is inf"},
+    {[](Request* r) { r->t.logits_soft_cap = kMax; }, kInvalid, "too large"},
+    {[](Request* r) { r->t.sink = r->view(DataType::kF32, {6}); }, kStale,
+     "sink has shape [6]; dimension 0 is 6; the plan was built for 5"},
+    {[](Request* r) { r->t.sink = r->view(DataType::kBf16, {5}); }, kInvalid, "must be f32"},
+    {[](Request* r) {
+       r->t.sink = r->view(DataType::kF32, {5});
+       r->t.sink.stride[0] = 2;
+     },
+     kInvalid, "sink has stride 2"},
+    {[](Request* r) {
+       r->t.kv_token_scales = r->view(DataType::kF32, {7, 4});
+     },
+     kInvalid, "kv_token_scales is given; kv_buffer is bf16, dense, not dense fp8"},
+    {[](Request* r) {
+       r->t.topk_indices = r->view(DataType::kI32, {3, 64});
+     },
+     kStale, "topk_indices is given; the plan was built without topk"},
+    {[](Request* r) { r->t.kv_global_lens = r->view(DataType::kI32, {2}); }, kStale,
+     "kv_global_lens is given; the plan was built without a kv_shard other than kWhole"},
+    {[](Request* r) { r->t.kv_shard_begins = r->view(DataType::kI32, {2}); }, kStale,
+     "kv_shard_begins is given; the plan was built without kv_shard kContiguous"},
+    {[](Request* r) { r->t.lengths.kv_global_lens = r->kv_global_lens; }, kStale,
+     "lengths.kv_global_lens is given; the plan was built with kv_shard kWhole"},
+    {[](Request* r) { r->t.kv_buffer.dtype = DataType::kFp8E4m3Fn; }, kStale,
+     "kv_buffer has dtype fp8_e4m3fn; the plan was built for bf16"},
+    {[](Request* r) { r->t.q_scale.device = static_cast<const float*>(r->t.o.data); }, kInvalid,
+     "q_scale.device and o overlap"},
+    {[](Request* r) { r->t.kv_scale.device = static_cast<const float*>(r->t.final_lse.data) + 3; },
+     kInvalid, "kv_scale.device and final_lse overlap"},
+    {[](Request* r) { r->t.kv_scale.device = reinterpret_cast<const float*>(shifted(r->t.q, 2)); },
+     kInvalid, "kv_scale.device is not aligned to 4"},
+};
+
+const BadInput kBadFp8[] = {
+    {[](Request* r) { r->t.kv_buffer.dtype = DataType::kFp8E4m3Fnuz; }, kStale,
+     "kv_buffer has dtype fp8_e4m3fnuz; the plan was built for fp8_e4m3fn"},
+    {[](Request* r) { r->t.kv_buffer.stride[1] = 584; }, kInvalid, "must be a multiple of 16"},
+    {[](Request* r) { r->t.kv_buffer.shape[3] = 656; }, kInvalid, "is 656; must be 576"},
+    {[](Request* r) { r->t.kv_token_scales.shape[0] = 6; }, kInvalid,
+     "kv_token_scales has shape [6, 4]; dimension 0 is 6; must be 7"},
+    {[](Request* r) { r->t.kv_token_scales.shape[1] = 5; }, kStale, "dimension 1 is 5"},
+    {[](Request* r) { r->t.kv_token_scales.ndim = 1; }, kInvalid, "must have 2"},
+    {[](Request* r) { r->t.kv_token_scales.stride[1] = -1; }, kInvalid, "not negative"},
+    {[](Request* r) { r->t.kv_token_scales.dtype = DataType::kF16; }, kInvalid, "must be f32"},
+    {[](Request* r) { r->t.kv_token_scales.data = r->t.o.data; }, kInvalid,
+     "kv_token_scales and o overlap"},
+};
+
+const BadInput kBadPacked[] = {
+    {[](Request* r) { r->t.kv_buffer.shape[3] = 576; }, kInvalid, "is 576; must be 656"},
+    {[](Request* r) { r->t.kv_buffer.stride[1] = 664; }, kInvalid, "must be a multiple of 16"},
+    {[](Request* r) { r->t.kv_buffer.stride[3] = 2; }, kInvalid, "must be 1"},
+    {[](Request* r) { r->t.kv_scale.host = 0.5f; }, kInvalid,
+     "kv_scale is given; a packed cache has its own scales"},
+    {[](Request* r) { r->t.kv_scale.device = static_cast<const float*>(r->t.q.data); }, kInvalid,
+     "kv_scale is given"},
+    {[](Request* r) {
+       r->t.kv_token_scales = r->view(DataType::kF32, {7, 4});
+     },
+     kInvalid, "kv_buffer is fp8_e4m3fnuz, packed, not dense fp8"},
+};
+
+const BadInput kBadContiguous[] = {
+    {[](Request* r) { r->t.kv_global_lens = {}; }, kInvalid, "kv_global_lens is not given"},
+    {[](Request* r) { r->t.kv_shard_begins = {}; }, kInvalid, "kv_shard_begins is not given"},
+    {[](Request* r) { r->t.kv_global_lens.shape[0] = 3; }, kStale, "kv_global_lens has shape [3]"},
+    {[](Request* r) { r->t.kv_shard_begins.dtype = DataType::kF32; }, kInvalid, "must be i32"},
+    {[](Request* r) { r->t.final_lse.data = r->t.kv_shard_begins.data; }, kInvalid,
+     "kv_shard_begins and final_lse overlap"},
+    {[](Request* r) { r->t.lengths.kv_shard_begins = nullptr; }, kInvalid,
+     "lengths.kv_shard_begins is null"},
+    {[](Request* r) { r->kv_global_lens[1] = 7; }, kStale,
+     "lengths.kv_global_lens[1] is 7; the plan was built for 6"},
+    {[](Request* r) { r->kv_shard_begins[0] = 1; }, kStale,
+     "lengths.kv_shard_begins[0] is 1; the plan was built for 0"},
+};
+
+const BadInput kBadRoundRobin[] = {
+    {[](Request* r) { r->t.kv_shard_begins = r->t.kv_global_lens; }, kStale,
+     "kv_shard_begins is given"},
+    {[](Request* r) { r->t.lengths.kv_shard_begins = r->kv_shard_begins; }, kStale,
+     "lengths.kv_shard_begins is given; the plan was built with kv_shard kRoundRobin"},
+    {[](Request* r) { r->t.lengths.kv_global_lens = nullptr; }, kInvalid, "kv_global_lens is null"},
+    {[](Request* r) { r->kv_global_lens[0] = 36; }, kStale, "is 36; the plan was built for 35"},
+    {[](Request* r) { r->t.o.data = r->t.kv_global_lens.data; }, kInvalid,
+     "kv_global_lens and o overlap"},
+};
+
+const BadInput kBadSparse[] = {
+    {[](Request* r) { r->t.topk_indices = {}; }, kInvalid, "topk_indices is not given"},
+    {[](Request* r) { r->t.topk_indices.data = nullptr; }, kInvalid, "topk_indices is null"},
+    {[](Request* r) { r->t.topk_indices.shape[1] = 32; }, kStale,
+     "topk_indices has shape [3, 32]; dimension 1 is 32; the plan was built for 64"},
+    {[](Request* r) { r->t.topk_indices.shape[0] = 2; }, kStale, "dimension 0 is 2"},
+    {[](Request* r) { r->t.topk_indices.stride[0] = 80; }, kInvalid, "must be 64"},
+    {[](Request* r) { r->t.topk_indices.stride[1] = 0; }, kInvalid, "must be 1"},
+    {[](Request* r) { r->t.topk_indices.dtype = DataType::kF32; }, kInvalid, "must be i32"},
+    {[](Request* r) { r->t.o.data = r->t.topk_indices.data; }, kInvalid,
+     "topk_indices and o overlap"},
+    {[](Request* r) { r->qo_indptr[1] = 1; }, kStale, "lengths.qo_indptr[1] is 1"},
+    {[](Request* r) { r->t.q.shape[0] = 4; }, kStale, "dimension 0 is 4"},
+};
+
+TEST(ApiTest, BadTensorsOfEveryKindAreRefusedWithAPlan) {
+  expect_bad_tensors(kBadExtras);
+  expect_bad_tensors(kBadFp8, &Request::make_fp8);
+  expect_bad_tensors(kBadPacked, &Request::make_packed);
+  expect_bad_tensors(kBadContiguous, &Request::make_contiguous);
+  expect_bad_tensors(kBadRoundRobin, &Request::make_round_robin);
+  expect_bad_tensors(kBadSparse, &Request::make_sparse);
+}
+
+TEST(ApiTest, EveryOptionalTensorIsCheckedForAlignment) {
+  for (const char* name : {"kv_global_lens", "kv_shard_begins", "kv_token_scales", "sink"}) {
+    Request r;
+    r.make_full();
+    const MlaDecodePlan plan = r.plan();
+    TensorView* view = find_tensor(&r, name);
+    view->data = shifted(*view, 2);
+    const std::string text = std::string(name) + " is not aligned to 4 bytes";
+    expect_status(mla_decode_fwd(plan, r.t, r.workspace, nullptr),
+                  {nullptr, kInvalid, text.c_str()});
+    view->data = r.t.o.data;
+    expect_status(mla_decode_fwd(plan, r.t, r.workspace, nullptr),
+                  {nullptr, kInvalid, "o overlap"});
+  }
+}
+
 const BadInput kBadPartials[] = {
     {[](Request* r) { r->t.partial_o.data = nullptr; }, kInvalid, "partial_o is null"},
     {[](Request* r) { r->t.partial_lse.data = nullptr; }, kInvalid, "partial_lse is null"},
-    {[](Request* r) { r->t.partial_o = {}; }, kInvalid, "partial_o has 0 dimensions; must have 4"},
+    {[](Request* r) { r->t.partial_o = {}; }, kInvalid, "partial_o is not given"},
     {[](Request* r) { r->t.partial_o.shape[0] = 2; }, kStale, "partial_o has shape [2, 3, 5, 512]"},
     {[](Request* r) { r->t.partial_lse.shape[0] = 0; }, kStale, "partial_lse has shape [0, 3, 5]"},
     {[](Request* r) { r->t.partial_o.dtype = DataType::kBf16; }, kInvalid, "must be f32"},
@@ -437,10 +779,107 @@ TEST(ApiTest, GoodTensorsPassTheChecks) {
       EXPECT_TRUE(status.ok()) << name << ": " << status.text();
     }
   }
+  const std::pair<const char*, Variant> kinds[] = {
+      {"sparse", &Request::make_sparse},           {"fp8", &Request::make_fp8},
+      {"packed", &Request::make_packed},           {"contiguous", &Request::make_contiguous},
+      {"round robin", &Request::make_round_robin}, {"full", &Request::make_full}};
+  for (const auto& [name, variant] : kinds) {
+    Request r;
+    (r.*variant)();
+    r.t.logits_soft_cap = 30.0f;
+    if (r.t.kv_token_scales.data != nullptr) r.t.kv_token_scales.stride[0] = 0;  // broadcast
+    if (name == std::string("sparse")) r.t.kv_indptr = r.t.o;                    // not looked at
+    const Status status =
+        internal::check_tensors(*r.plan().impl(), internal::PlanOrigin::kCaller, r.t, r.workspace);
+    EXPECT_TRUE(status.ok()) << name << ": " << status.text();
+  }
   Request r(true);
   const Status status =
       internal::check_tensors(*r.plan().impl(), internal::PlanOrigin::kCaller, r.t, r.workspace);
   EXPECT_TRUE(status.ok()) << status.text();
+}
+
+// ---- what the kernels are handed ----
+
+TEST(ParamsTest, PlainRequest) {
+  Request r;
+  const internal::MlaParams p = internal::make_params(*r.plan().impl(), r.t, r.workspace);
+  EXPECT_EQ(p.qo_indptr, r.t.qo_indptr.data);
+  EXPECT_EQ(p.kv_last_page_lens, r.t.kv_last_page_lens.data);
+  for (const void* pointer :
+       {static_cast<const void*>(p.kv_global_lens), static_cast<const void*>(p.kv_shard_begins),
+        static_cast<const void*>(p.topk_indices), static_cast<const void*>(p.kv_token_scales),
+        static_cast<const void*>(p.q_scale), static_cast<const void*>(p.kv_scale),
+        static_cast<const void*>(p.sink)}) {
+    EXPECT_EQ(pointer, nullptr);
+  }
+  EXPECT_FLOAT_EQ(p.scale_log2, 0.05f * 1.44269504f);
+  EXPECT_EQ(p.output_scale, 1.0f);
+  EXPECT_EQ(p.soft_cap_log2, 0.0f);
+  EXPECT_FLOAT_EQ(p.lse_factor, 0.69314718f);
+  EXPECT_EQ(p.causal, 1);
+  EXPECT_EQ(p.window, INT32_MAX);
+  EXPECT_EQ(p.topk, 0);
+  EXPECT_EQ(p.shard_first, 0);
+  EXPECT_EQ(p.shard_stride.divisor, 1u);
+}
+
+TEST(ParamsTest, FactorsAndTheirHostParts) {
+  Request r;
+  r.make_full();
+  r.t.q_scale.host = 3.0f;
+  r.t.kv_scale.host = -0.25f;
+  r.t.logits_soft_cap = 30.0f;
+  r.options.lse_base2 = true;
+  r.options.sliding_window = 9;
+  const internal::MlaParams p = internal::make_params(*r.plan().impl(), r.t, r.workspace);
+  EXPECT_FLOAT_EQ(p.scale_log2, 0.05f * 1.44269504f * 3.0f * -0.25f);
+  EXPECT_EQ(p.output_scale, -0.25f);
+  EXPECT_FLOAT_EQ(p.soft_cap_log2, 30.0f * 1.44269504f);
+  EXPECT_EQ(p.lse_factor, 1.0f);
+  EXPECT_EQ(p.window, 9);
+  EXPECT_EQ(p.q_scale, r.t.q_scale.device);
+  EXPECT_EQ(p.kv_scale, r.t.kv_scale.device);
+  EXPECT_EQ(p.sink, r.t.sink.data);
+  EXPECT_EQ(p.kv_token_scales, r.t.kv_token_scales.data);
+  EXPECT_EQ(p.token_scale_stride_page, 4);
+  EXPECT_EQ(p.token_scale_stride_token, 1);
+  EXPECT_EQ(p.kv_global_lens, r.t.kv_global_lens.data);
+  EXPECT_EQ(p.kv_shard_begins, r.t.kv_shard_begins.data);
+  EXPECT_EQ(p.shard_stride.divisor, 1u);
+}
+
+TEST(ParamsTest, RoundRobin) {
+  Request r;
+  r.make_round_robin();
+  const internal::MlaParams p = internal::make_params(*r.plan().impl(), r.t, r.workspace);
+  EXPECT_EQ(p.kv_global_lens, r.t.kv_global_lens.data);
+  EXPECT_EQ(p.kv_shard_begins, nullptr);
+  EXPECT_EQ(p.shard_first, 1);
+  EXPECT_EQ(p.shard_stride.divisor, 3u);
+}
+
+TEST(ParamsTest, Sparse) {
+  Request r;
+  r.make_sparse();
+  r.t.kv_indptr = r.view(DataType::kI32, {3});  // not looked at
+  const MlaDecodePlan plan = r.plan();
+  internal::MlaParams p = internal::make_params(*plan.impl(), r.t, r.workspace);
+  EXPECT_EQ(p.topk_indices, r.t.topk_indices.data);
+  EXPECT_EQ(p.topk, 64);
+  EXPECT_EQ(p.num_slots, 28);
+  EXPECT_EQ(p.qo_indptr, nullptr);
+  EXPECT_EQ(p.kv_indptr, nullptr);
+  EXPECT_EQ(p.kv_indices, nullptr);
+  EXPECT_EQ(p.kv_last_page_lens, nullptr);
+  EXPECT_EQ(p.causal, 0);
+  EXPECT_EQ(p.window, INT32_MAX);
+  r.t.kv_buffer.shape[0] = (int64_t{1} << 29) - 1;
+  p = internal::make_params(*plan.impl(), r.t, r.workspace);
+  EXPECT_EQ(p.num_slots, INT32_MAX - 3);
+  r.t.kv_buffer.shape[0] = int64_t{1} << 61;
+  p = internal::make_params(*plan.impl(), r.t, r.workspace);
+  EXPECT_EQ(p.num_slots, INT32_MAX);
 }
 
 TEST(ApiTest, EmptyPlanFitsNoCall) {
@@ -497,10 +936,35 @@ const BadInput kBadCalls[] = {
      "dimension 3 is 512; must be 576"},
     {[](Request* r) { r->t.kv_indices.shape[0] = 4; }, kInvalid, "the lengths need at least 5"},
     {[](Request* r) { r->t.partial_o = r->t.o; }, kInvalid, "must be null without return_partials"},
-    {[](Request* r) { r->options.return_partials = true; }, kInvalid, "partial_o has 0 dimensions"},
+    {[](Request* r) { r->options.return_partials = true; }, kInvalid, "partial_o is not given"},
     {[](Request* r) { r->workspace.bytes = 16; }, kSmall, "the workspace has 16 bytes"},
     {[](Request* r) { r->t.o.data = r->t.q.data; }, kInvalid, "q and o overlap"},
     {[](Request* r) { r->device = {}; }, kInvalid, "num_compute_units is 0"},
+    {[](Request* r) { r->make_sparse(), r->t.topk_indices.ndim = 1; }, kInvalid,
+     "topk_indices has 1 dimensions; must have 2"},
+    {[](Request* r) { r->make_sparse(), r->t.topk_indices.data = nullptr; }, kInvalid,
+     "topk_indices is null"},
+    {[](Request* r) { r->make_sparse(), r->t.topk_indices.shape[1] = 1 << 20; }, kUnsupported,
+     "topk is 1048576"},
+    {[](Request* r) { r->make_sparse(), r->t.topk_indices.shape[0] = 2; }, kInvalid,
+     "dimension 0 is 2; must be 3"},
+    {[](Request* r) { r->make_sparse(), r->options.sliding_window = 3; }, kInvalid, "with topk 64"},
+    {[](Request* r) { r->make_fp8(), r->t.q.dtype = DataType::kFp8E4m3Fnuz; }, kUnsupported,
+     "q_type fp8_e4m3fnuz with kv_type fp8_e4m3fn, dense: no kernel"},
+    {[](Request* r) { r->make_packed(), r->t.q.dtype = DataType::kF16; }, kUnsupported,
+     "q_type f16 with kv_type fp8_e4m3fnuz, packed: no kernel"},
+    {[](Request* r) { r->t.kv_buffer.shape[3] = 656; }, kInvalid, "is 656; must be 576"},
+    {[](Request* r) { r->make_contiguous(), r->options.kv_shard = KvShard::kWhole; }, kInvalid,
+     "lengths.kv_global_lens is given; kv_shard is kWhole"},
+    {[](Request* r) { r->make_contiguous(), r->t.lengths.kv_shard_begins = nullptr; }, kInvalid,
+     "lengths.kv_shard_begins is null"},
+    {[](Request* r) { r->make_contiguous(), r->t.kv_shard_begins = {}; }, kInvalid,
+     "kv_shard_begins is not given"},
+    {[](Request* r) { r->t.kv_shard_begins = r->t.kv_indices; }, kInvalid,
+     "kv_shard_begins is given; must be null without kv_shard kContiguous"},
+    {[](Request* r) { r->make_round_robin(), r->kv_global_lens[0] = 1; }, kInvalid,
+     "sequence 0 has 12 tokens; rank 1 of 3 has 0 of lengths.kv_global_lens 1"},
+    {[](Request* r) { r->make_full(), r->t.sink.shape[0] = 4; }, kInvalid, "is 4; must be 5"},
 };
 
 TEST(ApiTest, BadCallsThatPlanInsideAreRefused) {
@@ -534,6 +998,143 @@ TEST(ApiTest, EmptyBatchesDoNothing) {
   EXPECT_TRUE(no_query.ok()) << no_query.text();
 }
 
+// ---- merging states ----
+
+// A sound request for 3 shards of 4 tokens and 5 heads, on ordinary memory that nothing is launched
+// on.
+class MergeRequest {
+ public:
+  MergeRequest() : arena_(size_t{1} << 20, kUntouched) {
+    for (int s = 0; s < 3; ++s) {
+      o_shards[s] = dense_view(take(4 * 5 * 512 * 2), DataType::kBf16, 4, 5, 512);
+      lse_shards[s] = dense_view(take(4 * 5 * 4), DataType::kF32, 4, 5);
+    }
+    o = dense_view(take(4 * 5 * 512 * 4), DataType::kF32, 4, 5, 512);
+    lse = dense_view(take(4 * 5 * 4), DataType::kF32, 4, 5);
+  }
+  Status run() const {
+    return mla_merge_states(has_o_shards ? o_shards : nullptr,
+                            has_lse_shards ? lse_shards : nullptr, num_shards, o, lse, nullptr);
+  }
+  bool untouched() const {
+    return std::all_of(arena_.begin(), arena_.end(), [](uint8_t b) { return b == kUntouched; });
+  }
+
+  bool has_o_shards = true;
+  bool has_lse_shards = true;
+  int32_t num_shards = 3;
+  TensorView o_shards[3];
+  TensorView lse_shards[3];
+  TensorView o;
+  TensorView lse;
+
+ private:
+  void* take(size_t bytes) {
+    const auto base = reinterpret_cast<uintptr_t>(arena_.data());
+    const uintptr_t begin = (base + used_ + 255) / 256 * 256;
+    used_ = begin - base + bytes;
+    EXPECT_LE(used_, arena_.size());
+    return arena_.data() + (begin - base);
+  }
+
+  static constexpr uint8_t kUntouched = 0xff;
+  std::vector<uint8_t> arena_;
+  size_t used_ = 0;
+};
+
+struct BadMerge {
+  std::function<void(MergeRequest*)> change;
+  StatusCode code;
+  const char* text;
+};
+
+const BadMerge kBadMerges[] = {
+    {[](MergeRequest* r) { r->num_shards = 0; }, kInvalid, "num_shards is 0; must be at least 1"},
+    {[](MergeRequest* r) { r->num_shards = -7; }, kInvalid, "num_shards is -7"},
+    {[](MergeRequest* r) { r->num_shards = 65; }, kUnsupported, "num_shards is 65; at most 64"},
+    {[](MergeRequest* r) { r->has_o_shards = false; }, kInvalid, "o_shards is null"},
+    {[](MergeRequest* r) { r->has_lse_shards = false; }, kInvalid, "lse_shards is null"},
+    {[](MergeRequest* r) { r->o = {}; }, kInvalid, "o has 0 dimensions; must have 3"},
+    {[](MergeRequest* r) { r->o.data = nullptr; }, kInvalid, "o is null"},
+    {[](MergeRequest* r) { r->o.dtype = DataType::kI32; }, kUnsupported, "o has dtype i32"},
+    {[](MergeRequest* r) { r->o.dtype = DataType::kFp8E4m3Fn; }, kUnsupported, "bf16, f16 and f32"},
+    {[](MergeRequest* r) { r->o.dtype = static_cast<DataType>(9); }, kInvalid, "o has dtype 9"},
+    {[](MergeRequest* r) { r->o_shards[0].dtype = DataType::kI32; }, kUnsupported,
+     "o_shards[0] has dtype i32"},
+    {[](MergeRequest* r) { r->o_shards[2].dtype = DataType::kF16; }, kInvalid,
+     "o_shards[2] has dtype f16; must be bf16"},
+    {[](MergeRequest* r) { r->lse_shards[1].dtype = DataType::kBf16; }, kInvalid,
+     "lse_shards[1] has dtype bf16; must be f32"},
+    {[](MergeRequest* r) { r->lse.dtype = DataType::kF16; }, kInvalid, "lse has dtype f16"},
+    {[](MergeRequest* r) { r->o.shape[2] = 576; }, kUnsupported, "is 576; 512 is supported"},
+    {[](MergeRequest* r) { r->o.shape[0] = -1; }, kInvalid, "dimension 0 is -1"},
+    {[](MergeRequest* r) { r->o.shape[0] = int64_t{1} << 40; }, kUnsupported,
+     "at most 67108863 rows"},
+    {[](MergeRequest* r) { r->o.shape[0] = 0, r->o.shape[1] = int64_t{1} << 40; }, kUnsupported,
+     "at most 67108863 rows"},
+    {[](MergeRequest* r) { r->o_shards[1].shape[1] = 6; }, kInvalid,
+     "o_shards[1] has shape [4, 6, 512]; dimension 1 is 6; must be 5"},
+    {[](MergeRequest* r) { r->lse_shards[0].shape[0] = 3; }, kInvalid, "lse_shards[0] has shape"},
+    {[](MergeRequest* r) { r->lse.shape[1] = 4; }, kInvalid, "lse has shape [4, 4]"},
+    {[](MergeRequest* r) { r->lse.ndim = 3; }, kInvalid, "lse has 3 dimensions"},
+    {[](MergeRequest* r) { r->o_shards[2].data = nullptr; }, kInvalid, "o_shards[2] is null"},
+    {[](MergeRequest* r) { r->lse_shards[2].data = nullptr; }, kInvalid, "lse_shards[2] is null"},
+    {[](MergeRequest* r) { r->o_shards[1].data = shifted(r->o_shards[1], 8); }, kInvalid,
+     "o_shards[1] is not aligned to 16"},
+    {[](MergeRequest* r) { r->o.stride[1] = 514; }, kInvalid, "multiple of 4"},
+    {[](MergeRequest* r) { r->o.stride[2] = 2; }, kInvalid, "o has stride 2"},
+    {[](MergeRequest* r) { r->o.stride[0] = 0; }, kInvalid, "elements overlap"},
+    {[](MergeRequest* r) { r->lse.stride[0] = 1; }, kInvalid, "elements overlap"},
+    {[](MergeRequest* r) { r->o_shards[1].stride[0] = 3072; }, kInvalid,
+     "o_shards[1] has other strides than the first shard"},
+    {[](MergeRequest* r) { r->lse_shards[2].stride[0] = 8; }, kInvalid, "has other strides"},
+    {[](MergeRequest* r) { r->lse.data = r->o.data; }, kInvalid, "o and lse overlap"},
+    {[](MergeRequest* r) { r->o.data = r->o_shards[1].data; }, kInvalid,
+     "o_shards[1] and o overlap; must be apart, or the same view"},
+    {[](MergeRequest* r) {
+       r->o = r->o_shards[0];
+       r->o.data = shifted(r->o, 1024);
+     },
+     kInvalid, "o_shards[0] and o overlap"},
+    {[](MergeRequest* r) {
+       r->o = r->o_shards[0];
+       std::swap(r->o.stride[0], r->o.stride[1]);
+       r->o.stride[1] = 4 * 512;
+       r->o.stride[0] = 512;
+     },
+     kInvalid, "o_shards[0] and o overlap"},
+    {[](MergeRequest* r) { r->lse.data = shifted(r->lse_shards[2], 4); }, kInvalid,
+     "lse_shards[2] and lse overlap"},
+    {[](MergeRequest* r) { r->lse.data = r->o_shards[2].data; }, kInvalid,
+     "o_shards[2] and lse overlap"},
+    {[](MergeRequest* r) { r->o.data = shifted(r->lse_shards[2], -4 * 5 * 512 * 4 + 16); },
+     kInvalid, "and o overlap"},
+};
+
+TEST(MergeTest, BadStatesAreRefused) {
+  for (const BadMerge& bad : kBadMerges) {
+    MergeRequest r;
+    bad.change(&r);
+    expect_status(r.run(), {nullptr, bad.code, bad.text});
+    EXPECT_TRUE(r.untouched()) << bad.text;
+  }
+}
+
+TEST(MergeTest, NoRowsAreANoOp) {
+  for (int dimension : {0, 1}) {
+    MergeRequest r;
+    for (TensorView* view : {&r.o, &r.lse, &r.o_shards[0], &r.o_shards[1], &r.o_shards[2],
+                             &r.lse_shards[0], &r.lse_shards[1], &r.lse_shards[2]}) {
+      view->shape[dimension] = 0;
+      view->data = nullptr;
+    }
+    const Status status = r.run();
+    EXPECT_TRUE(status.ok()) << status.text();
+    r.lse_shards[2].shape[dimension] = 1;
+    EXPECT_FALSE(r.run().ok());
+  }
+}
+
 // ---- device, version, status ----
 
 TEST(DeviceTest, ArchIsReadFromTheRuntimesName) {
@@ -557,6 +1158,7 @@ TEST(DeviceTest, NoSuchDevice) {
   info.num_compute_units = 7;
   expect_status(query_device(9999, &info), {nullptr, StatusCode::kDeviceError, "device 9999"});
   EXPECT_EQ(info.num_compute_units, 7);
+  EXPECT_EQ(hipGetLastError(), hipSuccess) << "left for the next launch to report";
 }
 
 TEST(VersionTest, LibraryMatchesHeader) {

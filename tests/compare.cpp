@@ -22,10 +22,13 @@ double unit_roundoff(DataType type) {
     case DataType::kF16:
       return 0x1p-11;
     case DataType::kF32:
+      return 0x1p-24;
     case DataType::kI32:
-      break;
+    case DataType::kFp8E4m3Fn:
+    case DataType::kFp8E4m3Fnuz:
+      break;  // no implementation rounds to these
   }
-  return 0x1p-24;
+  return 0.0;
 }
 
 std::string index_text(const std::vector<int64_t>& shape, int64_t index) {
@@ -77,33 +80,42 @@ void add_failure(Comparison* result, const CompareSpec& spec, const std::string&
 }
 
 double o_bound(const MlaTolerance& t, const MlaReference& reference, int64_t row, int64_t element) {
-  const double score_abs = reference.score_abs[row];
   // 0 * infinity must not make a bound of NaN.
   const double underflow =
       t.p_underflow > 0.0 ? t.p_underflow * reference.p_max[row] * reference.v_max[row] : 0.0;
-  return (t.p_rounding + t.score_noise * score_abs) * reference.o_root_sum[element] +
-         (t.accumulation + t.score_bias * score_abs) * reference.o_abs_sum[element] + underflow +
-         t.o_relative * std::abs(reference.o[element]) + t.o_step;
+  return t.noise * reference.o_root_sum[element] + t.bias * reference.o_abs_sum[element] +
+         underflow + t.o_relative * std::abs(reference.o[element]) + t.o_step;
 }
 
 }  // namespace
 
-// Sources of error, with u = 2^-24 (f32), u_p the roundoff of P (stored as kv_type for the second
-// matrix product), u_o that of o, n the number of keys, and S = |scale| |q| |k|, which is at least
-// |scale| sum_d |q_d k_d|, of the row's largest key:
+Arithmetic library_arithmetic(DataType q_type, DataType o_type, bool has_token_factors, Arch arch,
+                              ErrorModel model) {
+  return {q_type == DataType::kF16 ? DataType::kF16 : DataType::kBf16, o_type, has_token_factors,
+          model, arch};
+}
+
+// Sources of error, with u = 2^-24 (f32), u_p the roundoff of P (stored as matrix_type for the
+// second matrix product), u_o that of o, n the number of keys, and S = |scale| |q| |k|, which is at
+// least |scale| sum_d |q_d k_d|, of the row's largest key:
 //
 // 1. Scores. Products of two 16-bit values are exact in f32; 576 additions, in any order, err by at
 //    most 576 u S. The factor scale * log2(e), the subtraction of the maximum and exp2 add a few
-//    roundings of numbers no larger than S + ln n: 16 u (S + ln n). A score error of d changes its
-//    weight p by the factor 1 + d.
-// 2. P is rounded to kv_type: relative error u_p each. Its sum l is taken in f32 before rounding.
-//    P may stand at up to 2^8 relative to the running maximum (rescaling waits), which changes no
-//    relative error; the largest weight is at least 1. So f16 loses what lies below its smallest
-//    step 2^-24 next to a weight of at least 1: an absolute error of at most 2^-25, or 2^-14 where
-//    subnormals are flushed, times n keys, times v_max, divided by l >= 1 / p_max.
+//    roundings of numbers no larger than S + ln n: 16 u (S + ln n). A soft cap does not enlarge
+//    errors (its slope is at most 1) and adds a few roundings of numbers no larger than itself:
+//    16 u cap. A score error of d changes its weight p by the factor 1 + d. A sink is one more
+//    score, which needs no product; S is at least as large.
+// 2. P is rounded to matrix_type: relative error u_p each. Its sum l is taken in f32 before
+//    rounding. P may stand at up to 2^8 relative to the running maximum (rescaling waits), which
+//    changes no relative error; the largest weight is at least 1. So f16 loses what lies below its
+//    smallest step 2^-24 next to a weight of at least 1: an absolute error of at most 2^-25, or
+//    2^-14 where subnormals are flushed, times n keys, times v_max, divided by l >= 1 / p_max.
 // 3. Sums over n keys in f32: n u, relative to sum p |v| for o and to l for lse. Merging up to n
 //    parts is a sum of the same kind.
 // 4. o is rounded once: u_o |o|, plus half a step where it is subnormal.
+// 5. Where K and V are rounded products: relative error u_p of each value (and 2^-25 or 2^-14 where
+//    a value is subnormal in f16). That makes u_p sum p |v| in o. A score errs by at most u_p S;
+//    call its error E, then its weight errs by the factor e^E - 1.
 //
 // Worst case: errors add up with one sign. 1 and 2 make (576 u S + u_p) sum p |v|, 3 makes n u sum
 // p |v|, and the error of l, the same relative amounts, times |o| <= sum p |v|.
@@ -115,36 +127,51 @@ double o_bound(const MlaTolerance& t, const MlaReference& reference, int64_t row
 // additions errs by lambda sqrt(m) u (compare Higham and Mary, "A new approach to probabilistic
 // rounding error analysis", 2019). Keys with equal scores have equal errors of P; u_p |o| stands
 // for these. Roundings of the few factors that all keys share stay linear.
-MlaTolerance mla_tolerance(DataType kv_type, DataType o_type, int64_t num_keys, ErrorModel model,
-                           Arch arch) {
+//
+// Statistical, 5: fp8 has 8 mantissas, and a value's error depends on its mantissa and the token's
+// factor alone. So a score q.k, cut into the sums S_m of its products by mantissa and factor, errs
+// by E = lambda u_p sqrt(sum_m S_m^2); score_root is that root. Factors differ from token to token,
+// so the errors of keys are independent; the mean of e^E - 1, E^2 / 128, is not.
+MlaTolerance mla_tolerance(const Arithmetic& arithmetic, const MlaReference& reference,
+                           int64_t row) {
   constexpr double kLambda = 4.6188;
   const double u = unit_roundoff(DataType::kF32);
-  const double u_p = unit_roundoff(kv_type);
-  const double n = static_cast<double>(std::max<int64_t>(num_keys, 1));
-  const bool statistical = model == ErrorModel::kStatistical;
-  const double smallest_p = kv_type != DataType::kF16 ? 0.0
-                            : arch == Arch::kGfx90a   ? 0x1p-14
-                                                      : 0x1p-25;
+  const double u_p = unit_roundoff(arithmetic.matrix_type);
+  const double n = static_cast<double>(std::max<int64_t>(reference.num_keys[row], 1));
+  const double score_abs = reference.score_abs[row];
+  const bool statistical = arithmetic.model == ErrorModel::kStatistical;
+  const double smallest = arithmetic.matrix_type != DataType::kF16 ? 0.0
+                          : arithmetic.arch == Arch::kGfx90a       ? 0x1p-14
+                                                                   : 0x1p-25;
 
   MlaTolerance t;
-  const double shared = 16.0 * u;  // a few roundings, relative to S + ln n
-  const double dot = statistical ? kLambda * std::sqrt(kHeadDimQk) * u : kHeadDimQk * u;
+  // A few roundings, relative to S + ln n, and to the soft cap.
+  const double shared = 16.0 * u;
+  const double shared_score = shared * (score_abs + reference.soft_cap);
+  const double dot = (statistical ? kLambda * std::sqrt(kHeadDimQk) * u : kHeadDimQk * u);
   const double sum = statistical ? kLambda * std::sqrt(n) * u : n * u;
+  double kv_score = 0.0;  // error of a score
+  if (arithmetic.kv_is_rounded)
+    kv_score = statistical ? kLambda * u_p * reference.score_root[row] : u_p * score_abs;
   if (statistical) {
-    t.p_rounding = kLambda * u_p;
-    t.score_noise = dot;  // lambda is in it
-    t.accumulation = 2.0 * sum + shared * std::log(n + 1.0);
-    t.score_bias = 2.0 * shared;
-    t.p_underflow = smallest_p * kLambda * std::sqrt(n);
+    t.row_noise = std::expm1(kv_score);
+    t.noise = kLambda * u_p + dot * score_abs + t.row_noise;  // lambda is in dot
+    t.bias =
+        2.0 * sum + shared * std::log(n + 1.0) + 2.0 * shared_score + kv_score * kv_score / 64.0;
+    t.p_underflow = smallest * kLambda * std::sqrt(n);
+    if (arithmetic.kv_is_rounded) t.noise += kLambda * u_p;
   } else {
-    t.accumulation = u_p + 2.0 * sum + shared * std::log(n + 1.0);
-    t.score_bias = 2.0 * (dot + shared);
-    t.p_underflow = smallest_p * n;
+    t.bias = u_p + 2.0 * sum + shared * std::log(n + 1.0) + 2.0 * (dot * score_abs + shared_score) +
+             2.0 * std::expm1(kv_score);
+    t.p_underflow = smallest * n;
+    if (arithmetic.kv_is_rounded) t.bias += u_p;
   }
-  t.o_relative = unit_roundoff(o_type) * (1.0 + u_p) + u_p;
-  t.o_step = o_type == DataType::kF16 ? 0x1p-25 : 0x1p-126;
-  t.lse_score = dot + shared;
-  t.lse_accumulation = sum + shared * (1.0 + std::log(n + 1.0));
+  t.o_relative = unit_roundoff(arithmetic.o_type) * (1.0 + u_p) + u_p;
+  t.o_step = arithmetic.o_type == DataType::kF16 ? 0x1p-25 : 0x1p-126;
+  if (arithmetic.kv_is_rounded) t.o_step += smallest * reference.kv_scale;
+  t.lse = (dot * score_abs + shared_score + sum + shared * (1.0 + std::log(n + 1.0)) +
+           std::expm1(kv_score)) *
+          reference.lse_unit;
   t.lse_relative = 2.0 * u;
   return t;
 }
@@ -201,8 +228,8 @@ Comparison compare(const CompareSpec& spec, const std::vector<float>& actual,
 // deviations; |e|^2, a sum over 512 elements, is near its mean, so a quarter of each bound (two
 // standard deviations) is enough, except for the part that a row shares.
 Comparison compare_o(const MlaReference& reference, const std::vector<double>& expected,
-                     const std::vector<float>& actual, DataType kv_type, DataType o_type,
-                     const std::string& rerun, ErrorModel model, Arch arch) {
+                     const std::vector<float>& actual, const Arithmetic& arithmetic,
+                     const std::string& rerun) {
   CompareSpec spec;
   spec.name = "o";
   spec.shape = {reference.total_q, reference.num_heads, kHeadDimV};
@@ -210,15 +237,16 @@ Comparison compare_o(const MlaReference& reference, const std::vector<double>& e
   spec.abs.resize(static_cast<size_t>(reference.num_rows()) * kHeadDimV);
   spec.cosine_distance.resize(static_cast<size_t>(reference.num_rows()));
   for (int64_t row = 0; row < reference.num_rows(); ++row) {
-    const MlaTolerance t = mla_tolerance(kv_type, o_type, reference.num_keys[row], model, arch);
+    const MlaTolerance t = mla_tolerance(arithmetic, reference, row);
     double error_squared = 0.0;
     double o_squared = 0.0;
     for (int64_t i = row * kHeadDimV; i < (row + 1) * kHeadDimV; ++i) {
       spec.abs[i] = o_bound(t, reference, row, i);
-      const double shared = t.o_relative * std::abs(reference.o[i]);
+      const double shared = t.o_relative * std::abs(reference.o[i]) + t.o_step +
+                            t.row_noise * reference.o_root_sum[i];
       const double independent = spec.abs[i] - shared;
       const double typical =
-          model == ErrorModel::kStatistical ? shared + 0.25 * independent : spec.abs[i];
+          arithmetic.model == ErrorModel::kStatistical ? shared + 0.25 * independent : spec.abs[i];
       error_squared += typical * typical;
       o_squared += reference.o[i] * reference.o[i];
     }
@@ -230,19 +258,17 @@ Comparison compare_o(const MlaReference& reference, const std::vector<double>& e
 }
 
 Comparison compare_lse(const MlaReference& reference, const std::vector<double>& expected,
-                       const std::vector<float>& actual, DataType kv_type, const std::string& rerun,
-                       ErrorModel model, Arch arch) {
+                       const std::vector<float>& actual, const Arithmetic& arithmetic,
+                       const std::string& rerun) {
   CompareSpec spec;
   spec.name = "final_lse";
   spec.shape = {reference.total_q, reference.num_heads};
   spec.rerun = rerun;
   spec.abs.resize(static_cast<size_t>(reference.num_rows()));
   for (int64_t row = 0; row < reference.num_rows(); ++row) {
-    const MlaTolerance t =
-        mla_tolerance(kv_type, DataType::kF32, reference.num_keys[row], model, arch);
+    const MlaTolerance t = mla_tolerance(arithmetic, reference, row);
     const double lse = reference.lse[row];
-    spec.abs[row] = t.lse_score * reference.score_abs[row] + t.lse_accumulation +
-                    (std::isfinite(lse) ? t.lse_relative * std::abs(lse) : 0.0);
+    spec.abs[row] = t.lse + (std::isfinite(lse) ? t.lse_relative * std::abs(lse) : 0.0);
   }
   return compare(spec, actual, expected);
 }

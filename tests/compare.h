@@ -21,29 +21,43 @@ enum class ErrorModel {
   kWorstCase,    // all of one sign: for inputs of unknown origin
 };
 
+// In what an implementation computes.
+struct Arithmetic {
+  DataType matrix_type = DataType::kBf16;  // of K, V and the weights in the matrix products
+  DataType o_type = DataType::kBf16;
+  // K and V are products of a stored value and a factor of the token, rounded to matrix_type;
+  // otherwise they are exact in matrix_type.
+  bool kv_is_rounded = false;
+  ErrorModel model = ErrorModel::kStatistical;
+  // Matters for f16 only: gfx90a's matrix operations take subnormal inputs as zero.
+  Arch arch = Arch::kGfx942;
+};
+
+// That of the library for tensors of these types. fp8 queries are multiplied as bf16.
+Arithmetic library_arithmetic(DataType q_type, DataType o_type, bool has_token_factors,
+                              Arch arch = Arch::kGfx942,
+                              ErrorModel model = ErrorModel::kStatistical);
+
 // Coefficients of the error bounds of one row; see mla_tolerance for their derivation.
 //
-//   |o - o_ref|     <= (p_rounding + score_noise score_abs) o_root_sum
-//                      + (accumulation + score_bias score_abs) o_abs_sum
-//                      + p_underflow p_max v_max + o_relative |o_ref| + o_step
-//   |lse - lse_ref| <= lse_score score_abs + lse_accumulation + lse_relative |lse_ref|
+//   |o - o_ref|     <= noise o_root_sum + bias o_abs_sum + p_underflow p_max v_max
+//                      + o_relative |o_ref| + o_step
+//   |lse - lse_ref| <= lse + lse_relative |lse_ref|
 struct MlaTolerance {
-  double p_rounding = 0.0;
-  double score_noise = 0.0;
-  double accumulation = 0.0;
-  double score_bias = 0.0;
+  double noise = 0.0;
+  double row_noise = 0.0;  // the part of noise that all elements of a row have in common
+  double bias = 0.0;
   double p_underflow = 0.0;
   double o_relative = 0.0;
   double o_step = 0.0;
-  double lse_score = 0.0;
-  double lse_accumulation = 0.0;
+  double lse = 0.0;
   double lse_relative = 0.0;
 };
 
-// The one place that says how exact a result must be: from the data types and the number of keys of
-// the row. `arch` matters for f16 only: gfx90a's matrix operations take subnormal inputs as zero.
-MlaTolerance mla_tolerance(DataType kv_type, DataType o_type, int64_t num_keys,
-                           ErrorModel model = ErrorModel::kStatistical, Arch arch = Arch::kGfx942);
+// The one place that says how exact a result must be: from the arithmetic and from row `row` of the
+// reference.
+MlaTolerance mla_tolerance(const Arithmetic& arithmetic, const MlaReference& reference,
+                           int64_t row);
 
 // What to compare: rows of the last dimension of `shape`, row-major and dense.
 struct CompareSpec {
@@ -77,11 +91,10 @@ Comparison compare(const CompareSpec& spec, const std::vector<float>& actual,
 // bounds of mla_tolerance. `expected` is usually reference.o or reference.lse; bounds always come
 // from the reference.
 Comparison compare_o(const MlaReference& reference, const std::vector<double>& expected,
-                     const std::vector<float>& actual, DataType kv_type, DataType o_type,
-                     const std::string& rerun, ErrorModel model = ErrorModel::kStatistical,
-                     Arch arch = Arch::kGfx942);
+                     const std::vector<float>& actual, const Arithmetic& arithmetic,
+                     const std::string& rerun);
 Comparison compare_lse(const MlaReference& reference, const std::vector<double>& expected,
-                       const std::vector<float>& actual, DataType kv_type, const std::string& rerun,
-                       ErrorModel model = ErrorModel::kStatistical, Arch arch = Arch::kGfx942);
+                       const std::vector<float>& actual, const Arithmetic& arithmetic,
+                       const std::string& rerun);
 
 }  // namespace hipmla::test

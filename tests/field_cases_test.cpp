@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: hipmla contributors
 // SPDX-License-Identifier: MIT
 
-// Public faults of MLA decode libraries as inputs, for bf16 and f16. Each stands for a kind of
+// Public faults of MLA decode libraries as inputs, for bf16, f16 and fp8. Each stands for a kind of
 // fault. Numbers are those of docs/testing.md; what is missing here is tested elsewhere.
 
 #include <gtest/gtest.h>
@@ -22,10 +22,13 @@ namespace {
 
 class FieldCases : public ::testing::TestWithParam<DataType> {
  protected:
+  void SetUp() override { HIPMLA_SKIP_UNLESS_PROMISED(GetParam(), GetParam(), KvLayout::kDense); }
   BatchSpec spec(int32_t heads, std::vector<int32_t> q_lens, std::vector<int32_t> kv_lens,
                  int32_t page_size = 1) {
     BatchSpec spec;
-    spec.type = spec.o_type = GetParam();
+    spec.q_type = spec.kv_type = GetParam();
+    spec.o_type = is_fp8(spec.q_type) ? DataType::kBf16 : spec.q_type;
+    if (is_fp8(spec.q_type)) spec.q_scale_host = spec.kv_scale_host = 0.07f;
     spec.num_heads = heads;
     spec.page_size = page_size;
     spec.q_lens = std::move(q_lens);
@@ -41,7 +44,8 @@ class FieldCases : public ::testing::TestWithParam<DataType> {
   uint64_t seed_ = 0;
 };
 
-INSTANTIATE_TEST_SUITE_P(All, FieldCases, ::testing::Values(DataType::kBf16, DataType::kF16),
+INSTANTIATE_TEST_SUITE_P(All, FieldCases,
+                         ::testing::Values(DataType::kBf16, DataType::kF16, DataType::kFp8E4m3Fnuz),
                          [](const auto& info) { return data_type_name(info.param); });
 
 TEST_P(FieldCases, Case01QueryLengthSweep) {
@@ -51,6 +55,7 @@ TEST_P(FieldCases, Case01QueryLengthSweep) {
       // A large batch of long sequences only where faults were seen.
       const bool is_long = kv_len == 1200;
       if (is_long && seqlen_q != 6 && seqlen_q != 8) continue;
+      if (is_long && is_fp8(GetParam())) continue;
       const int32_t batch_size = is_long && GetParam() == DataType::kF16 ? 8 : 32;
       expect_decode(uniform(16, seqlen_q, kv_len, batch_size), {split_run()});
     }
@@ -147,7 +152,7 @@ TEST_P(FieldCases, Case05RampOf512Sequences) {
   for (int32_t i = 1; i <= 512; ++i) kv_lens.push_back(i == 1 ? 1 : i * 4);
   BatchSpec s = spec(16, std::vector<int32_t>(kv_lens.size(), 1), kv_lens);
   s.pool_tokens = 128 * 1024;
-  if (GetParam() == DataType::kF16) {  // f16: the same ramp with fewer steps
+  if (GetParam() != DataType::kBf16) {  // the same ramp with fewer steps
     s.q_lens.resize(64);
     s.kv_lens.resize(64);
   }
@@ -175,7 +180,7 @@ TEST_P(FieldCases, Case07StalePlan) {
       {"total_q", changed([](BatchSpec* s) {
          s->q_lens = {2, 2, 1};
        })},
-      {"types", changed([&](BatchSpec* s) { s->type = other_type; })},
+      {"types", changed([&](BatchSpec* s) { s->q_type = s->kv_type = other_type; })},
       {"o_type", changed([](BatchSpec* s) { s->o_type = DataType::kF32; })},
       {"page_size", changed([](BatchSpec* s) { s->page_size = 32; })},
       {"kv lengths", changed([](BatchSpec* s) {
@@ -237,9 +242,9 @@ TEST_P(FieldCases, Case11OneSplitInSplitMode) {
 // overflow.
 TEST_P(FieldCases, Case12WhatUnusedSlotsHold) {
   const bool bf16 = GetParam() == DataType::kBf16;
-  const std::vector<uint16_t> patterns = {0x7fc1, 0xffff,
-                                          static_cast<uint16_t>(bf16 ? 0x7f80 : 0x7c00),
-                                          static_cast<uint16_t>(bf16 ? 0xff7f : 0xfbff)};
+  std::vector<uint16_t> patterns = {0x7fc1, 0xffff, static_cast<uint16_t>(bf16 ? 0x7f80 : 0x7c00),
+                                    static_cast<uint16_t>(bf16 ? 0xff7f : 0xfbff)};
+  if (is_fp8(GetParam())) patterns = {0x8080, 0x7f7f, 0xffff};  // NaN, largest, lowest
   for (uint16_t pattern : patterns)
     for (int32_t page_size : {1, 16, 64, 128}) {
       BatchSpec s = spec(16, {1, 3, 1, 2}, {65, 33, 3, 129}, page_size);

@@ -9,50 +9,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "hipmla/mla_decode.h"
 #include "tests/test_support/decode_test.h"
+#include "tests/test_support/random_spec.h"
 
 namespace hipmla::test {
 namespace {
-
-// Work that a request may make: blocks of 16 rows x 16 tokens. Keeps a case well under a second.
-constexpr int64_t kMaxBlocks = 500;
-
-BatchSpec random_spec(Random& random) {
-  BatchSpec spec;
-  spec.type = random.below(2) ? DataType::kBf16 : DataType::kF16;
-  spec.o_type = random.pick(std::vector<DataType>{DataType::kBf16, DataType::kF16, DataType::kF32});
-  spec.num_heads =
-      static_cast<int32_t>(random.below(3) ? random.between(1, 40) : random.between(1, 512));
-  spec.page_size = static_cast<int32_t>(
-      random.below(3) ? random.pick(std::vector<int32_t>{1, 2, 16, 32, 48, 64, 128})
-                      : random.between(1, 4096));
-  const auto batch_size = random.between(1, 9);
-  const int64_t max_q = random.below(2) ? 1 : random.between(1, 9);
-  const int64_t max_kv = random.pick(std::vector<int64_t>{3, 40, 300, 2000});
-  int64_t blocks = 0;
-  for (int64_t b = 0; b < batch_size; ++b) {
-    const int64_t q_len = random.below(8) ? max_q : random.between(0, max_q);
-    const int64_t row_blocks = (q_len * spec.num_heads + 15) / 16 + 1;
-    const int64_t room = std::max<int64_t>(0, (kMaxBlocks - blocks) / row_blocks * 16);
-    const int64_t kv_len = random.below(8) ? random.between(0, std::min(max_kv, room)) : 0;
-    blocks += row_blocks * (kv_len / 16 + 1);
-    spec.q_lens.push_back(static_cast<int32_t>(q_len));
-    spec.kv_lens.push_back(static_cast<int32_t>(kv_len));
-  }
-  spec.causal = random.below(3) != 0;
-  spec.softmax_scale = random.pick(std::vector<float>{1.0f / 24.0f, 0.0721687853f, -0.05f, 1e-3f});
-  spec.padded = random.below(2) == 0;
-  if (random.below(4) == 0) spec.pool_tokens = random.between(1, 600);
-  spec.shuffle_pages = random.below(5) != 0;
-  spec.seed = random.next() % 1000000;
-  return spec;
-}
 
 DecodeRun random_run(Random& random) {
   DecodeRun run;
@@ -67,10 +36,62 @@ DecodeRun random_run(Random& random) {
   return run;
 }
 
+// Types that no kernel combines, or a type of o that none writes.
+void make_types_doubtful(Random& random, BatchSpec* spec) {
+  const std::vector<DataType> types = {DataType::kBf16, DataType::kF16, DataType::kFp8E4m3Fn,
+                                       DataType::kFp8E4m3Fnuz};
+  const auto set_scale = [](DataType type, float* host) { *host = is_fp8(type) ? 0.08f : 1.0f; };
+  spec->q_type = random.pick(types);
+  spec->kv_type = random.pick(types);
+  spec->q_scale_device = spec->kv_scale_device = 0.0f;
+  set_scale(spec->q_type, &spec->q_scale_host);
+  set_scale(spec->kv_type, &spec->kv_scale_host);
+  spec->kv_layout =
+      is_fp8(spec->kv_type) && random.below(3) == 0 ? KvLayout::kPacked : KvLayout::kDense;
+  if (spec->kv_layout == KvLayout::kPacked) spec->kv_scale_host = 1.0f;
+  spec->token_scales = false;
+  if (random.below(4) == 0)
+    spec->o_type = random.pick(std::vector<DataType>{DataType::kFp8E4m3Fn, DataType::kI32});
+}
+
+// Options that contradict the shape or each other.
+void make_options_doubtful(Random& random, const BatchSpec& spec, DecodeRun* run) {
+  const auto value = static_cast<int32_t>(random.between(-2, 4));
+  const bool is_sparse = spec.topk > 0;
+  const bool is_round_robin = spec.kv_shard == KvShard::kRoundRobin;
+  switch (random.below(5)) {
+    case 0:  // a valid window would change the result
+      run->change_options = [value, is_sparse](MlaDecodeOptions* options) {
+        options->sliding_window = is_sparse ? value : -1 - std::abs(value);
+      };
+      break;
+    case 1:  // as would another rank
+      run->change_options = [value, is_round_robin](MlaDecodeOptions* options) {
+        options->cp_world_size = is_round_robin ? 1025 + std::abs(value) : value;
+      };
+      break;
+    case 2:
+      run->change_options = [value, is_round_robin](MlaDecodeOptions* options) {
+        options->cp_rank = is_round_robin ? options->cp_world_size + std::abs(value) : value;
+      };
+      break;
+    case 3:
+      run->change_options = [value](MlaDecodeOptions* options) {
+        options->schedule = static_cast<Schedule>(value);
+      };
+      break;
+    case 4:
+      run->change_options = [value, is_sparse](MlaDecodeOptions* options) {
+        options->kv_shard = static_cast<KvShard>(is_sparse ? value : 3 + std::abs(value));
+      };
+      break;
+  }
+}
+
 // Changes one thing to a value that may not be served. Only what a batch can be built for;
 // configs_test has the rest.
 void make_doubtful(Random& random, BatchSpec* spec, DecodeRun* run) {
-  switch (random.below(6)) {
+  switch (random.below(8)) {
     case 0:
       spec->num_heads = static_cast<int32_t>(random.between(500, 530));
       for (int32_t& kv_len : spec->kv_lens) kv_len = std::min(kv_len, 20);
@@ -97,6 +118,12 @@ void make_doubtful(Random& random, BatchSpec* spec, DecodeRun* run) {
       run->device->lds_bytes =
           random.pick(std::vector<int64_t>{0, 32 * 1024, 44 * 1024, 64 * 1024});
       break;
+    case 6:
+      make_types_doubtful(random, spec);
+      break;
+    case 7:
+      make_options_doubtful(random, *spec, run);
+      break;
   }
 }
 
@@ -108,13 +135,14 @@ TEST(Fuzz, SupportedIsRightAndRefusedIsUntouched) {
   for (int64_t i = 0; i < count; ++i) {
     if (!begin_case()) continue;
     Random random(first + static_cast<uint64_t>(i));
-    BatchSpec spec = random_spec(random);
+    BatchSpec spec = random_spec(random, test_device().arch);
     DecodeRun run = random_run(random);
     if (random.below(4) == 0) make_doubtful(random, &spec, &run);
     const Batch batch = build_batch(spec);
     const DeviceBatch device_batch(batch, test_device());
     const DecodeResult result = device_batch.run(run);
-    const std::string what = spec.description() + "\n  run: " + run.description() +
+    const std::string what = "request seed " + std::to_string(first + static_cast<uint64_t>(i)) +
+                             ": " + spec.description() + "\n  run: " + run.description() +
                              "\n  plan: " + result.plan + "\n  run again: " + rerun_command();
     if (result.status.ok()) {
       ++supported;

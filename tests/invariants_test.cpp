@@ -21,19 +21,54 @@ namespace {
 std::vector<BatchSpec> some_specs() {
   std::vector<BatchSpec> specs;
   uint64_t seed = 0;
-  for (DataType type : {DataType::kBf16, DataType::kF16})
-    for (int32_t heads : {5, 16, 40, 128}) {
-      BatchSpec spec = uniform_spec(type, heads, 2, 0, 4, 16);
-      spec.kv_lens = {333, 2, 0, 150};
-      spec.q_lens = {2, 1, 2, 3};
-      spec.seed = ++seed;
-      specs.push_back(spec);
-    }
+  const auto add = [&](DataType type, int32_t heads) {
+    BatchSpec spec = uniform_spec(type, heads, 2, 0, 4, 16);
+    spec.kv_lens = {333, 2, 0, 150};
+    spec.q_lens = {2, 1, 2, 3};
+    if (is_fp8(type)) spec.q_scale_host = spec.kv_scale_device = 0.07f;
+    spec.seed = ++seed;
+    specs.push_back(spec);
+  };
+  for (DataType type : {DataType::kBf16, DataType::kF16, DataType::kFp8E4m3Fn})
+    for (int32_t heads : {5, 16, 40, 128}) add(type, heads);
+  add(DataType::kBf16, 24);
+  specs.back().kv_type = DataType::kFp8E4m3Fnuz;
+  specs.back().token_scales = true;
+  add(DataType::kBf16, 24);
+  specs.back().kv_type = DataType::kFp8E4m3Fn;
+  specs.back().kv_layout = KvLayout::kPacked;
+  add(DataType::kF16, 24);
+  specs.back().sink = true;
+  specs.back().logits_soft_cap = 20.0f;
+  specs.back().sliding_window = 77;
+  specs.back().lse_base2 = true;
+  const auto is_missing = [](const BatchSpec& s) {
+    return !is_promised(s.q_type, s.kv_type, s.kv_layout, test_device().arch);
+  };
+  specs.erase(std::remove_if(specs.begin(), specs.end(), is_missing), specs.end());
+  return specs;
+}
+
+// Sparse batches: their sequences have no pages, so permute() does not fit them.
+std::vector<BatchSpec> sparse_specs() {
+  std::vector<BatchSpec> specs;
+  for (int32_t heads : {16, 128}) {
+    BatchSpec spec = uniform_spec(DataType::kBf16, heads, 2, 150, 3, 16);
+    spec.topk = 130;
+    spec.seed = static_cast<uint64_t>(heads);
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
+std::vector<BatchSpec> all_specs() {
+  std::vector<BatchSpec> specs = some_specs();
+  for (const BatchSpec& spec : sparse_specs()) specs.push_back(spec);
   return specs;
 }
 
 TEST(Invariants, RunToRunBitwiseEqual) {
-  for (const BatchSpec& spec : some_specs()) {
+  for (const BatchSpec& spec : all_specs()) {
     if (!begin_case()) continue;
     const Batch batch = build_batch(spec);
     const DeviceBatch device_batch(batch, test_device());
@@ -62,8 +97,10 @@ Batch permute(const Batch& batch, const std::vector<int32_t>& order) {
     out.spec.q_lens[i] = batch.spec.q_lens[b];
     out.spec.kv_lens[i] = batch.spec.kv_lens[b];
     out.kv_last_page_lens[i] = batch.kv_last_page_lens[b];
-    out.q.insert(out.q.end(), batch.q.begin() + batch.qo_indptr[b] * batch.q_stride[0],
-                 batch.q.begin() + batch.qo_indptr[b + 1] * batch.q_stride[0]);
+    const auto token_bytes =
+        batch.q_stride[0] * static_cast<int64_t>(element_bytes(batch.spec.q_type));
+    out.q.insert(out.q.end(), batch.q.begin() + batch.qo_indptr[b] * token_bytes,
+                 batch.q.begin() + batch.qo_indptr[b + 1] * token_bytes);
     out.kv_indices.insert(out.kv_indices.end(), batch.kv_indices.begin() + batch.kv_indptr[b],
                           batch.kv_indices.begin() + batch.kv_indptr[b + 1]);
     out.qo_indptr.push_back(out.qo_indptr.back() + batch.spec.q_lens[b]);
@@ -108,25 +145,29 @@ TEST(Invariants, PermutingTheBatchPermutesTheOutput) {
 std::vector<double> to_double(const std::vector<float>& x) { return {x.begin(), x.end()}; }
 
 TEST(Invariants, BothModesAgree) {
-  for (const BatchSpec& spec : some_specs()) {
+  for (BatchSpec spec : all_specs()) {
     if (!begin_case()) continue;
+    spec.o_type = DataType::kF32;  // the bounds count one rounding of o, two results have two
     const Batch batch = build_batch(spec);
     const MlaReference reference = mla_reference(batch.host_inputs());
     const DeviceBatch device_batch(batch, test_device());
     const DecodeResult a = expect_run(device_batch, reference, persistent_run());
     const DecodeResult b = expect_run(device_batch, reference, split_run());
     EXPECT_EQ(
-        compare_o(reference, to_double(a.o), b.o, spec.type, spec.o_type, rerun_command()).failure,
+        compare_o(reference, to_double(a.o), b.o, arithmetic_of(spec), rerun_command()).failure,
         "");
-    EXPECT_EQ(compare_lse(reference, to_double(a.lse), b.lse, spec.type, rerun_command()).failure,
+    EXPECT_EQ(compare_lse(reference, to_double(a.lse), b.lse, arithmetic_of(spec), rerun_command())
+                  .failure,
               "");
   }
 }
 
 TEST(Invariants, AnySplitCountAgrees) {
-  for (DataType type : {DataType::kBf16, DataType::kF16})
+  for (DataType type : {DataType::kBf16, DataType::kF16, DataType::kFp8E4m3Fnuz})
     for (int32_t heads : {16, 128}) {
+      if (!is_promised(type, type, KvLayout::kDense, test_device().arch)) continue;
       BatchSpec spec = uniform_spec(type, heads, 2, 0, 3, 1);
+      if (is_fp8(type)) spec.q_scale_host = spec.kv_scale_host = 0.07f;
       spec.kv_lens = {520, 33, 300};
       spec.seed = static_cast<uint64_t>(heads);
       std::vector<DecodeRun> runs;
@@ -174,11 +215,45 @@ TEST(Invariants, ShardsMergeToTheWhole) {
       }
       std::vector<float> o, lse;
       merge_parts(parts_o, parts_lse, num_shards, reference.num_rows(), &o, &lse);
+      EXPECT_EQ(compare_o(reference, reference.o, o, arithmetic_of(spec), rerun_command()).failure,
+                "");
       EXPECT_EQ(
-          compare_o(reference, reference.o, o, spec.type, spec.o_type, rerun_command()).failure,
+          compare_lse(reference, reference.lse, lse, arithmetic_of(spec), rerun_command()).failure,
           "");
-      EXPECT_EQ(compare_lse(reference, reference.lse, lse, spec.type, rerun_command()).failure, "");
     }
+}
+
+// A factor means the same on the host and on the device, and a power of two changes no bit.
+TEST(Invariants, FactorsOfTwoDoNotMatter) {
+  constexpr DataType kFp8 = DataType::kFp8E4m3Fn;
+  HIPMLA_SKIP_UNLESS_PROMISED(kFp8, kFp8, KvLayout::kDense);
+  for (int32_t heads : {16, 128}) {
+    if (!begin_case()) continue;
+    BatchSpec spec = uniform_spec(kFp8, heads, 2, 150, 2, 16);
+    spec.o_type = DataType::kF32;
+    spec.q_scale_host = spec.kv_scale_host = 0.0625f;
+    const Batch batch = build_batch(spec);
+    const DecodeResult first = DeviceBatch(batch, test_device()).run(split_run(2));
+    ASSERT_TRUE(first.ok()) << first.status.text() << first.problems;
+    Batch other = batch;
+    other.spec.q_scale_host = other.spec.kv_scale_host = 1.0f;
+    other.spec.q_scale_device = other.spec.kv_scale_device = 0.0625f;
+    const DecodeResult on_device = DeviceBatch(other, test_device()).run(split_run(2));
+    EXPECT_TRUE(same_bits(first.o, on_device.o) && same_bits(first.lse, on_device.lse));
+    other = batch;  // q four times, the softmax scale a quarter
+    other.spec.q_scale_host *= 4.0f;
+    other.spec.softmax_scale /= 4.0f;
+    const DecodeResult moved = DeviceBatch(other, test_device()).run(split_run(2));
+    EXPECT_TRUE(same_bits(first.o, moved.o) && same_bits(first.lse, moved.lse));
+    other = batch;  // the same factor for each token
+    other.spec.kv_scale_host = 1.0f;
+    other.spec.token_scales = true;
+    other.scale_stride[0] = spec.page_size;
+    other.scale_stride[1] = 1;
+    other.kv_token_scales.assign(static_cast<size_t>(batch.num_pages * spec.page_size), 0.0625f);
+    const DecodeResult per_token = DeviceBatch(other, test_device()).run(split_run(2));
+    EXPECT_TRUE(same_bits(first.o, per_token.o) && same_bits(first.lse, per_token.lse));
+  }
 }
 
 #if defined(HIPMLA_PLATFORM_CPU)
@@ -196,7 +271,7 @@ class RestoreDeviceConfig {
 TEST(Invariants, CpuScheduleOrderDoesNotMatter) {
   const RestoreDeviceConfig restore;
   const DeviceInfo planned_for{Arch::kGfx942, 304, 64 * 1024};
-  for (const BatchSpec& spec : some_specs()) {
+  for (const BatchSpec& spec : all_specs()) {
     if (!begin_case()) continue;
     const Batch batch = build_batch(spec);
     const DeviceBatch device_batch(batch, test_device());

@@ -31,31 +31,90 @@ DecodeRun auto_run(bool one_call = false) {
 
 // ---- promised shapes
 
+// Everything that is promised about a request beside its lengths.
+std::vector<MlaDecodeOptions> promised_options() {
+  std::vector<MlaDecodeOptions> list;
+  for (Schedule schedule : kPromisedSchedules) {
+    MlaDecodeOptions options;
+    options.schedule = schedule;
+    for (bool causal : {true, false})
+      for (int32_t window : kPromisedWindows) {
+        list.push_back(options);
+        list.back().causal = causal;
+        list.back().sliding_window = window;
+        list.back().lse_base2 = window == 128;
+      }
+    for (int32_t ranks : kPromisedRanks) {
+      list.push_back(options);
+      list.back().kv_shard = KvShard::kRoundRobin;
+      list.back().cp_world_size = ranks;
+      list.back().cp_rank = ranks - 1;
+    }
+    list.push_back(options);
+    list.back().kv_shard = KvShard::kContiguous;
+  }
+  return list;
+}
+
 TEST(PromisedShapes, AreSupportedOnEveryArchitecture) {
-  for (Arch arch : kPromisedArchs) {
-    const DeviceInfo device{arch, 304, 64 * 1024};
-    for (int32_t heads : kPromisedHeads)
-      for (int32_t seqlen_q : kPromisedSeqlensQ)
-        for (int32_t page_size : kPromisedPageSizes)
-          for (const PromisedTypes& types : kPromisedTypes)
-            for (Schedule schedule : kPromisedSchedules)
-              for (bool causal : {true, false}) {
-                MlaDecodeShape shape;
-                shape.q_type = shape.kv_type = types.type;
-                shape.o_type = types.o_type;
-                shape.num_heads = heads;
-                shape.page_size = page_size;
-                shape.batch_size = 8;
-                shape.max_seqlen_q = seqlen_q;
-                shape.total_q = 8 * seqlen_q;
+  const std::vector<MlaDecodeOptions> options_list = promised_options();
+  const auto expect_support = [](const MlaDecodeShape& shape, const MlaDecodeOptions& options,
+                                 Arch arch) {
+    const Status status =
+        mla_decode_check_support(shape, options, DeviceInfo{arch, 304, promised_lds_bytes(arch)});
+    ASSERT_TRUE(status.ok()) << status.text() << "; heads " << shape.num_heads << " seqlen_q "
+                             << shape.max_seqlen_q << " page_size " << shape.page_size << " "
+                             << data_type_name(shape.q_type) << "/" << data_type_name(shape.kv_type)
+                             << " topk " << shape.topk;
+  };
+  size_t turn = 0;
+  for (Arch arch : kPromisedArchs)
+    for (const PromisedTypes& types : kPromisedTypes) {
+      if (!includes(types.on, arch)) continue;
+      for (int32_t heads : kPromisedHeads)
+        for (int32_t seqlen_q : kPromisedSeqlensQ)
+          for (int32_t page_size : kPromisedPageSizes) {
+            MlaDecodeShape shape;
+            shape.q_type = types.q_type;
+            shape.kv_type = types.kv_type;
+            shape.kv_layout = types.kv_layout;
+            shape.num_heads = heads;
+            shape.page_size = page_size;
+            shape.batch_size = 8;
+            shape.max_seqlen_q = seqlen_q;
+            shape.total_q = 8 * seqlen_q;
+            shape.o_type = kPromisedOTypes[++turn % std::size(kPromisedOTypes)];
+            for (const MlaDecodeOptions& options : options_list)
+              ASSERT_NO_FATAL_FAILURE(expect_support(shape, options, arch));
+            for (int32_t topk : kPromisedTopks)
+              for (Schedule schedule : kPromisedSchedules) {
+                shape.topk = topk;
                 MlaDecodeOptions options;
                 options.schedule = schedule;
-                options.causal = causal;
-                const Status status = mla_decode_check_support(shape, options, device);
-                ASSERT_TRUE(status.ok()) << status.text() << "; heads " << heads << " seqlen_q "
-                                         << seqlen_q << " page_size " << page_size;
+                ASSERT_NO_FATAL_FAILURE(expect_support(shape, options, arch));
               }
-  }
+          }
+    }
+}
+
+// Those of kPromisedTypes that the device has.
+std::vector<PromisedTypes> types_of_device() {
+  std::vector<PromisedTypes> list;
+  for (const PromisedTypes& types : kPromisedTypes)
+    if (includes(types.on, test_device().arch)) list.push_back(types);
+  return list;
+}
+
+// Sets types, and factors that keep stored fp8 values at a few dozen.
+void set_types(const PromisedTypes& types, uint64_t turn, BatchSpec* spec) {
+  spec->q_type = types.q_type;
+  spec->kv_type = types.kv_type;
+  spec->kv_layout = types.kv_layout;
+  spec->o_type = kPromisedOTypes[turn % std::size(kPromisedOTypes)];
+  if (is_fp8(types.q_type)) (turn % 2 ? spec->q_scale_host : spec->q_scale_device) = 0.08f;
+  if (!is_fp8(types.kv_type) || types.kv_layout == KvLayout::kPacked) return;
+  spec->token_scales = turn % 5 == 0;
+  if (!spec->token_scales) (turn % 3 ? spec->kv_scale_host : spec->kv_scale_device) = 0.06f;
 }
 
 class PromisedHeads : public ::testing::TestWithParam<int32_t> {};
@@ -64,20 +123,20 @@ class PromisedHeads : public ::testing::TestWithParam<int32_t> {};
 // count in some test.
 TEST_P(PromisedHeads, AreRight) {
   const int32_t heads = GetParam();
+  const std::vector<PromisedTypes> types = types_of_device();
   uint64_t turn = static_cast<uint64_t>(heads) * 5;
   for (int32_t seqlen_q : kPromisedSeqlensQ) {
     if (heads * seqlen_q > 2048) continue;  // of rows; WideRows covers more
     ++turn;
-    const PromisedTypes& types = kPromisedTypes[turn % std::size(kPromisedTypes)];
     BatchSpec spec;
-    spec.type = types.type;
-    spec.o_type = types.o_type;
+    set_types(types[turn % types.size()], turn, &spec);
     spec.num_heads = heads;
     spec.page_size = kPromisedPageSizes[turn % std::size(kPromisedPageSizes)];
     spec.q_lens = {seqlen_q, std::max(1, seqlen_q - 1), seqlen_q};
     spec.kv_lens = {97, seqlen_q, 40 + static_cast<int32_t>(turn % 30)};
     spec.causal = turn % 4 != 0;
     spec.padded = turn % 3 == 0;
+    spec.sink = turn % 7 == 0;
     spec.seed = turn;
     expect_decode(spec, {persistent_run(), split_run(), split_run(2), auto_run(turn % 2 == 0)});
   }
@@ -85,18 +144,38 @@ TEST_P(PromisedHeads, AreRight) {
 INSTANTIATE_TEST_SUITE_P(All, PromisedHeads, ::testing::ValuesIn(kPromisedHeads),
                          [](const auto& info) { return std::to_string(info.param); });
 
-TEST(PromisedShapes, EveryTypeAndPageSizeIsRight) {
-  uint64_t seed = 100;
+class PromisedTypePairs : public ::testing::TestWithParam<PromisedTypes> {
+ protected:
+  void SetUp() override {
+    HIPMLA_SKIP_UNLESS_PROMISED(GetParam().q_type, GetParam().kv_type, GetParam().kv_layout);
+  }
+};
+
+TEST_P(PromisedTypePairs, EveryPageSizeIsRight) {
+  uint64_t turn = 100;
   for (int32_t page_size : kPromisedPageSizes)
-    for (const PromisedTypes& types : kPromisedTypes) {
-      BatchSpec spec = uniform_spec(types.type, 16, 2, 0, 3, page_size);
-      spec.o_type = types.o_type;
-      spec.kv_lens = {page_size + 1, std::min(page_size, 300), 150};
-      spec.padded = seed % 2 == 0;
-      spec.seed = ++seed;
-      expect_decode(spec, {persistent_run(), split_run(3)});
-    }
+    for (int32_t heads : {1, 5, 16, 24, 128})
+      for (int32_t seqlen_q : {1, 2, 4}) {
+        ++turn;
+        if (page_size > 256 && turn % 3 != 0) continue;  // mostly NaN to be uploaded
+        BatchSpec spec;
+        set_types(GetParam(), turn, &spec);
+        spec.num_heads = heads;
+        spec.page_size = page_size;
+        spec.q_lens = {seqlen_q, seqlen_q, seqlen_q};
+        spec.kv_lens = {std::min(page_size + 1, 300), std::min(page_size, 130), 50};
+        if (heads == 1) spec.kv_lens[0] = page_size + 1;
+        spec.padded = turn % 2 == 0;
+        spec.seed = turn;
+        expect_decode(spec, {persistent_run(), split_run(3)});
+      }
 }
+INSTANTIATE_TEST_SUITE_P(All, PromisedTypePairs, ::testing::ValuesIn(kPromisedTypes),
+                         [](const auto& info) {
+                           const PromisedTypes& t = info.param;
+                           return std::string(data_type_name(t.q_type)) + "_" +
+                                  data_type_name(t.kv_type) + "_" + kv_layout_name(t.kv_layout);
+                         });
 
 TEST(PromisedShapes, WideRows) {
   for (int32_t heads : {256, 512}) {

@@ -18,6 +18,7 @@
 #include "hipmla/mla_decode.h"
 #include "kernels/mla/params.h"
 #include "kernels/mla/stage1_configs.h"
+#include "src/fingerprint.h"
 #include "src/fold.h"
 #include "src/select.h"
 #include "src/work_list.h"
@@ -49,6 +50,8 @@ struct Batch {
   std::vector<int32_t> qo_indptr = {0};
   std::vector<int32_t> kv_indptr = {0};
   std::vector<int32_t> kv_last_page_lens;
+  std::vector<int32_t> kv_global_lens;   // if sharded
+  std::vector<int32_t> kv_shard_begins;  // if sharded contiguously
 
   void add(int32_t num_queries, int32_t kv_len) {
     const int32_t pages = (kv_len + page_size - 1) / page_size;
@@ -63,7 +66,12 @@ struct Batch {
     return pages == 0 ? 0 : (pages - 1) * page_size + kv_last_page_lens[at(b)];
   }
   MlaDecodeLengths lengths() const {
-    return {size(), qo_indptr.data(), kv_indptr.data(), kv_last_page_lens.data()};
+    return {size(),
+            qo_indptr.data(),
+            kv_indptr.data(),
+            kv_last_page_lens.data(),
+            kv_global_lens.empty() ? nullptr : kv_global_lens.data(),
+            kv_shard_begins.empty() ? nullptr : kv_shard_begins.data()};
   }
   static size_t at(int32_t b) { return static_cast<size_t>(b); }
 };
@@ -72,6 +80,7 @@ MlaDecodeShape shape_of(const Batch& batch, const Stage1Config& config, int32_t 
   MlaDecodeShape shape;
   shape.q_type = config.q_type;
   shape.kv_type = config.kv_type;
+  shape.kv_layout = config.kv_layout;
   shape.num_heads = num_heads;
   shape.page_size = batch.page_size;
   shape.batch_size = batch.size();
@@ -93,7 +102,49 @@ struct Case {
   WorkList build() const {
     return build_work_list(batch.lengths(), shape, options, config, num_slots);
   }
+
+  // Sequences as the plan sees them: with topk, query tokens.
+  bool is_sparse() const { return shape.topk > 0; }
+  int32_t num_sequences() const {
+    return is_sparse() ? static_cast<int32_t>(shape.total_q) : batch.size();
+  }
+  int32_t num_queries(int32_t s) const { return is_sparse() ? 1 : batch.num_queries(s); }
+  int32_t first_q(int32_t s) const { return is_sparse() ? s : batch.qo_indptr[Batch::at(s)]; }
 };
+
+// Tokens below `end` that rank `rank` of `world_size` holds: whole rounds, and perhaps one of the
+// last.
+int32_t tokens_of_rank(int32_t end, int32_t rank, int32_t world_size) {
+  return end / world_size + (rank < end % world_size ? 1 : 0);
+}
+
+// Makes the batch of `c` a shard of a larger one.
+void shard(Random* random, Case* c) {
+  MlaDecodeOptions& options = c->options;
+  options.kv_shard = random->once_in(2) ? KvShard::kRoundRobin : KvShard::kContiguous;
+  const bool is_round_robin = options.kv_shard == KvShard::kRoundRobin;
+  options.cp_world_size = is_round_robin ? random->pick({1, 2, 3, 8, 64, 1024}) : 1;
+  options.cp_rank = random->in(0, options.cp_world_size - 1);
+  Batch sharded;
+  sharded.page_size = c->batch.page_size;
+  for (int32_t b = 0; b < c->batch.size(); ++b) {
+    const int32_t len = c->batch.kv_len(b);
+    int32_t global_len = len;
+    int32_t local_len = 0;
+    if (is_round_robin) {
+      global_len = std::min(len * int64_t{random->pick({1, options.cp_world_size})},
+                            int64_t{kMaxKvLen} - random->in(0, 1));
+      local_len = tokens_of_rank(global_len, options.cp_rank, options.cp_world_size);
+    } else {
+      const int32_t begin = random->in(0, len);
+      local_len = random->once_in(3) ? len - begin : random->in(0, len - begin);
+      sharded.kv_shard_begins.push_back(begin);
+    }
+    sharded.kv_global_lens.push_back(global_len);
+    sharded.add(c->batch.num_queries(b), local_len);
+  }
+  c->batch = sharded;
+}
 
 Batch random_batch(Random* random, int32_t tile_kv, int32_t max_queries) {
   Batch batch;
@@ -133,7 +184,13 @@ Case random_case(Random* random, const Stage1Config& config) {
   const int32_t max_queries =
       num_heads > 100 ? random->in(1, 4) : random->pick({1, 1, 2, 4, 7, 17});
   c.batch = random_batch(random, config.tile_kv, max_queries);
+  if (random->once_in(3)) shard(random, &c);
   c.shape = shape_of(c.batch, config, num_heads);
+  if (c.options.kv_shard == KvShard::kWhole && random->once_in(4)) {
+    c.shape.topk = random->pick({1, config.tile_kv - 1, config.tile_kv, 512, 2048, 65536});
+  } else if (random->once_in(2)) {
+    c.options.sliding_window = random->pick({1, 2, 64, config.tile_kv + 1, 4096, INT32_MAX});
+  }
   c.options.schedule = config.schedule;
   c.options.causal = !random->once_in(3);
   c.options.return_partials = random->once_in(4);
@@ -144,11 +201,23 @@ Case random_case(Random* random, const Stage1Config& config) {
   return c;
 }
 
-// The definition of what a query may see.
-int32_t visible(const Case& c, int32_t b, int32_t query) {
-  const int32_t kv_len = c.batch.kv_len(b);
-  if (!c.options.causal) return kv_len;
-  return std::max(0, kv_len - c.batch.num_queries(b) + query + 1);
+// The definition of what a query may see: global positions first, then those of them that are here.
+KvRange visible(const Case& c, int32_t s, int32_t query) {
+  if (c.is_sparse()) return {0, c.shape.topk};
+  const MlaDecodeOptions& options = c.options;
+  const int32_t kv_len = c.batch.kv_len(s);
+  const bool is_whole = options.kv_shard == KvShard::kWhole;
+  const int32_t global_len = is_whole ? kv_len : c.batch.kv_global_lens[Batch::at(s)];
+  const int32_t own_position = global_len - c.batch.num_queries(s) + query;
+  const int64_t window = options.sliding_window > 0 ? options.sliding_window : INT64_C(1) << 40;
+  const auto begin = static_cast<int32_t>(std::max<int64_t>(0, own_position + 1 - window));
+  const int32_t end = options.causal ? std::max(0, own_position + 1) : global_len;
+  if (options.kv_shard == KvShard::kRoundRobin) {
+    return {tokens_of_rank(begin, options.cp_rank, options.cp_world_size),
+            tokens_of_rank(end, options.cp_rank, options.cp_world_size)};
+  }
+  const int32_t first = is_whole ? 0 : c.batch.kv_shard_begins[Batch::at(s)];
+  return {std::clamp(begin - first, 0, kv_len), std::clamp(end - first, 0, kv_len)};
 }
 
 int32_t num_tiles(const Case& c, const WorkItem& item) {
@@ -161,8 +230,8 @@ class ListCheck {
   ListCheck(const Case& c, const WorkList& list) : c_(c), list_(list) {}
 
   void run() {
-    for (int32_t b = 0; b < c_.batch.size(); ++b) {
-      const int32_t rows = c_.batch.num_queries(b) * c_.shape.num_heads;
+    for (int32_t b = 0; b < c_.num_sequences(); ++b) {
+      const int32_t rows = c_.num_queries(b) * c_.shape.num_heads;
       for (int32_t row = 0; row < rows; row += c_.config.tile_rows) {
         ASSERT_NO_FATAL_FAILURE(check_unit(b, row, std::min(rows, row + c_.config.tile_rows)));
       }
@@ -183,15 +252,19 @@ class ListCheck {
   int64_t parts_of_cut_units() const { return parts_of_cut_units_; }
 
  private:
-  // Parts are consecutive, begin and end on tile borders, and end exactly where the last visible
-  // token does: so every visible (row, token) is covered once, and nothing is that no row sees.
+  // Parts are consecutive, cut on tile borders, and begin and end exactly where what the rows see
+  // does: so every visible (row, token) is covered once, and nothing is that no row sees.
   void check_unit(int32_t b, int32_t row_begin, int32_t row_end) {
-    int32_t kv_end = 0;
-    for (int32_t row = row_begin; row < row_end; ++row) {
-      kv_end = std::max(kv_end, visible(c_, b, row / c_.shape.num_heads));
+    KvRange kv = {INT32_MAX, 0};
+    const int32_t last_query = (row_end - 1) / c_.shape.num_heads;
+    for (int32_t query = row_begin / c_.shape.num_heads; query <= last_query; ++query) {
+      const KvRange row = visible(c_, b, query);
+      if (row.begin >= row.end) continue;
+      kv = {std::min(kv.begin, row.begin), std::max(kv.end, row.end)};
     }
+    if (kv.begin >= kv.end) kv = {0, 0};
     const size_t first = next_item_;
-    int32_t covered = 0;
+    int32_t covered = kv.begin;
     do {
       ASSERT_LT(next_item_, list_.items.size());
       const WorkItem& item = list_.items[next_item_++];
@@ -199,15 +272,15 @@ class ListCheck {
       ASSERT_EQ(item.row_begin, row_begin);
       ASSERT_EQ(item.row_end, row_end);
       ASSERT_EQ(item.kv_begin, covered);
-      ASSERT_EQ(item.kv_begin % c_.config.tile_kv, 0);
-      ASSERT_TRUE(item.kv_end > item.kv_begin || kv_end == 0);
-      ASSERT_TRUE(item.kv_end == kv_end || item.kv_end % c_.config.tile_kv == 0);
+      ASSERT_EQ((item.kv_begin - kv.begin) % c_.config.tile_kv, 0);
+      ASSERT_TRUE(item.kv_end > item.kv_begin || kv.end == 0);
+      ASSERT_TRUE(item.kv_end == kv.end || (item.kv_end - kv.begin) % c_.config.tile_kv == 0);
       ASSERT_EQ(item.reserved, 0);
       covered = item.kv_end;
-    } while (covered < kv_end);
-    ASSERT_EQ(covered, kv_end);
-    cost_of_units_ +=
-        (kv_end + c_.config.tile_kv - 1) / c_.config.tile_kv + item_overhead_tiles(c_.config);
+    } while (covered < kv.end);
+    ASSERT_EQ(covered, kv.end);
+    cost_of_units_ += (kv.end - kv.begin + c_.config.tile_kv - 1) / c_.config.tile_kv +
+                      item_overhead_tiles(c_.config);
     const auto num_parts = static_cast<int32_t>(next_item_ - first);
     most_parts_ = std::max(most_parts_, num_parts);
     if (num_parts > 1) parts_of_cut_units_ += num_parts;
@@ -220,7 +293,7 @@ class ListCheck {
       ASSERT_EQ(list_.items[first].partial_row, -1);
       return;
     }
-    const int64_t token_rows = int64_t{c_.batch.qo_indptr[Batch::at(b)]} * c_.shape.num_heads;
+    const int64_t token_rows = int64_t{c_.first_q(b)} * c_.shape.num_heads;
     for (int32_t part = 0; part < num_parts; ++part) {
       // Both layouts give each (row, part) a place of its own: compact ones are handed out in
       // order.
@@ -280,8 +353,12 @@ void check_splits(const Case& c, const WorkList& list) {
   EXPECT_LE(list.num_partials, most);
   int32_t shortest = 0;
   int32_t longest = 0;
+  const WorkItem* previous = nullptr;
   for (const WorkItem& item : list.items) {
-    if (item.kv_begin == 0) shortest = longest = num_tiles(c, item);
+    const bool same_unit = previous != nullptr && previous->batch == item.batch &&
+                           previous->row_begin == item.row_begin;
+    if (!same_unit) shortest = longest = num_tiles(c, item);
+    previous = &item;
     shortest = std::min(shortest, num_tiles(c, item));
     longest = std::max(longest, num_tiles(c, item));
     ASSERT_LE(longest - shortest, 1);
@@ -301,6 +378,10 @@ std::string describe(const Case& c) {
          ", page " + std::to_string(c.batch.page_size) + ", tile rows " +
          std::to_string(c.config.tile_rows) + ", splits " +
          std::to_string(c.options.num_kv_splits) + ", slots " + std::to_string(c.num_slots) +
+         ", topk " + std::to_string(c.shape.topk) + ", window " +
+         std::to_string(c.options.sliding_window) + ", shard " +
+         std::to_string(static_cast<int>(c.options.kv_shard)) + " " +
+         std::to_string(c.options.cp_rank) + "/" + std::to_string(c.options.cp_world_size) +
          (c.options.causal ? ", causal" : "") + (c.options.return_partials ? ", partials" : "") +
          (c.config.schedule == Schedule::kPersistent ? ", persistent" : ", split-KV");
 }
@@ -325,7 +406,7 @@ void check_case(const Case& c) {
 TEST(WorkListTest, PropertiesHoldForRandomBatches) {
   for (int row = 0; row < kNumStage1Configs; ++row) {
     Random random(100 + static_cast<uint64_t>(row));
-    for (int i = 0; i < 250 && !testing::Test::HasFailure(); ++i) {
+    for (int i = 0; i < 100 && !testing::Test::HasFailure(); ++i) {
       check_case(random_case(&random, kStage1Configs[row]));
     }
   }
@@ -428,6 +509,37 @@ TEST(WorkListTest, CallersSplitsAreTakenAsGiven) {
   }
 }
 
+// A window far into a long sequence: the list is as long as the window, not as the sequence.
+TEST(WorkListTest, OnlyTheWindowIsWorkedOn) {
+  for (Schedule schedule : {Schedule::kPersistent, Schedule::kSplitKv}) {
+    const Stage1Config& config = first_config(schedule, 16);
+    Case c = uniform_case(config, 3, 16, 1, 100000, 304);
+    c.options.sliding_window = 100;
+    check_case(c);
+    int32_t tokens = 0;
+    for (const WorkItem& item : c.build().items) tokens += item.kv_end - item.kv_begin;
+    EXPECT_EQ(tokens, 300);
+  }
+}
+
+// With topk, a query token is a sequence: a tile never holds rows of two, and causal is not asked.
+TEST(WorkListTest, SparseUnitsAreQueryTokens) {
+  const Stage1Config& config = first_config(Schedule::kSplitKv, 16);
+  Case c = uniform_case(config, 2, 3, 5, 0, 304);
+  c.shape.topk = 70;
+  c.options.num_kv_splits = 2;
+  const WorkList list = c.build();
+  ASSERT_EQ(list.items.size(), 20u);
+  for (int32_t i = 0; i < 20; ++i) {
+    const WorkItem& item = list.items[static_cast<size_t>(i)];
+    EXPECT_EQ(item.batch, i / 2);
+    EXPECT_EQ(item.row_begin, 0);
+    EXPECT_EQ(item.row_end, 3);
+    EXPECT_EQ(item.kv_begin, i % 2 == 0 ? 0 : 32);
+    EXPECT_EQ(item.kv_end, i % 2 == 0 ? 32 : 70);
+  }
+}
+
 TEST(ChooseNumSplitsTest, FillsWholeRounds) {
   const int32_t overhead = item_overhead_tiles(kStage1Configs[0]);
   // As many units as slots, or a multiple: nothing to gain.
@@ -461,16 +573,110 @@ TEST(FoldTest, RowsAndBack) {
   EXPECT_EQ(unfold_shape(7, 48, 512), expected);
 }
 
-TEST(FoldTest, CausalLimit) {
-  // kv_len 3, 2 queries: the last sees all, the first all but one.
-  EXPECT_EQ(visible_kv_end(3, 2, 0, true), 2);
-  EXPECT_EQ(visible_kv_end(3, 2, 1, true), 3);
-  EXPECT_EQ(visible_kv_end(1, 4, 2, true), 0);
-  EXPECT_EQ(visible_kv_end(1, 4, 3, true), 1);
-  EXPECT_EQ(visible_kv_end(3, 2, 0, false), 3);
+TEST(FoldTest, KvLength) {
   EXPECT_EQ(kv_length(0, 64, -5), 0);
   EXPECT_EQ(kv_length(3, 64, 1), 129);
   EXPECT_EQ(kv_length(INT32_MAX, 4096, 4096), int64_t{INT32_MAX} * 4096);
+}
+
+TEST(FoldTest, CausalLimit) {
+  const auto sees = [](int32_t kv_len, int32_t num_queries, int32_t query, bool causal) {
+    const KvRange range = visible_kv(whole_kv(kv_len), num_queries, query, causal, INT32_MAX);
+    return std::pair(range.begin, range.end);
+  };
+  // kv_len 3, 2 queries: the last sees all, the first all but one.
+  EXPECT_EQ(sees(3, 2, 0, true), std::pair(0, 2));
+  EXPECT_EQ(sees(3, 2, 1, true), std::pair(0, 3));
+  EXPECT_EQ(sees(1, 4, 2, true), std::pair(0, 0));
+  EXPECT_EQ(sees(1, 4, 3, true), std::pair(0, 1));
+  EXPECT_EQ(sees(3, 2, 0, false), std::pair(0, 3));
+  EXPECT_EQ(sees(kMaxKvLen, 1024, 1023, true), std::pair(0, kMaxKvLen));
+}
+
+// One rule of the definition after the other, for every token of every small sequence.
+bool sees_token(int32_t position, int32_t global_len, int32_t num_queries, int32_t query,
+                bool causal, int32_t window) {
+  const int32_t own_position = global_len - num_queries + query;
+  if (position >= global_len) return false;
+  if (causal && position > own_position) return false;
+  return position >= int64_t{own_position} - window + 1;
+}
+
+// Global positions of the local tokens, against which a range is checked.
+void check_visible(const std::vector<int32_t>& positions, const KvPlacement& kv) {
+  for (int32_t num_queries : {1, 2, 5, 14}) {
+    for (int32_t window : {1, 2, 3, 7, 100, INT32_MAX}) {
+      for (bool causal : {true, false}) {
+        for (int32_t query = 0; query < num_queries; ++query) {
+          const KvRange seen = visible_kv(kv, num_queries, query, causal, window);
+          ASSERT_LE(0, seen.begin);
+          ASSERT_LE(seen.begin, seen.end);
+          ASSERT_LE(seen.end, kv.local_len);
+          for (int32_t p = 0; p < kv.local_len; ++p) {
+            ASSERT_EQ(p >= seen.begin && p < seen.end,
+                      sees_token(positions[static_cast<size_t>(p)], kv.global_len, num_queries,
+                                 query, causal, window))
+                << "local " << p << " of " << kv.local_len << ", global " << kv.global_len
+                << ", first " << kv.first << ", stride " << kv.stride << ", query " << query
+                << " of " << num_queries << ", window " << window << ", causal " << causal;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(FoldTest, VisibleRangesOfRoundRobinShards) {
+  for (int32_t world_size : {1, 2, 3, 8, 20}) {
+    for (int32_t global_len = 0; global_len <= 17; ++global_len) {
+      for (int32_t rank = 0; rank < world_size; ++rank) {
+        std::vector<int32_t> positions;
+        for (int32_t p = 0; p < global_len; ++p) {
+          if (p % world_size == rank) positions.push_back(p);
+        }
+        const auto local_len = static_cast<int32_t>(positions.size());
+        ASSERT_EQ(round_robin_len(global_len, rank, world_size), local_len);
+        ASSERT_NO_FATAL_FAILURE(
+            check_visible(positions, {local_len, global_len, rank, world_size}));
+      }
+    }
+  }
+}
+
+TEST(FoldTest, VisibleRangesOfContiguousShards) {
+  for (int32_t global_len = 0; global_len <= 13; ++global_len) {
+    for (int32_t begin = 0; begin <= global_len; ++begin) {
+      std::vector<int32_t> positions;
+      for (int32_t end = begin; end <= global_len; ++end) {
+        const auto local_len = static_cast<int32_t>(positions.size());
+        ASSERT_NO_FATAL_FAILURE(check_visible(positions, {local_len, global_len, begin, 1}));
+        positions.push_back(end);
+      }
+    }
+  }
+}
+
+// What the work list relies on: the first and the last query of a tile bound what all of it sees.
+TEST(FoldTest, NeighboursLeaveNoGap) {
+  for (int32_t stride : {1, 2, 3, 8}) {
+    for (int32_t window : {1, 2, 5, INT32_MAX}) {
+      for (int32_t global_len = 0; global_len < 20; ++global_len) {
+        const KvPlacement kv = {round_robin_len(global_len, 1 % stride, stride), global_len,
+                                1 % stride, stride};
+        constexpr int32_t kQueries = 8;
+        std::vector<bool> seen(static_cast<size_t>(kv.local_len));
+        for (int32_t query = 2; query < kQueries; ++query) {
+          const KvRange row = visible_kv(kv, kQueries, query, true, window);
+          for (int32_t p = row.begin; p < row.end; ++p) seen[static_cast<size_t>(p)] = true;
+        }
+        const int32_t begin = visible_kv(kv, kQueries, 2, true, window).begin;
+        const int32_t end = visible_kv(kv, kQueries, kQueries - 1, true, window).end;
+        for (int32_t p = 0; p < kv.local_len; ++p) {
+          ASSERT_EQ(seen[static_cast<size_t>(p)], p >= begin && p < end);
+        }
+      }
+    }
+  }
 }
 
 // The formula of params.h in 32 bits, as a kernel computes it.
@@ -601,6 +807,7 @@ TEST(PlanTest, SameInputGivesTheSamePlan) {
     for (int32_t b = 0; b < c.batch.size(); ++b) {
       // What is not read does not count.
       if (c.batch.kv_len(b) == 0) copy.batch.kv_last_page_lens[Batch::at(b)] = 1234567;
+      if (c.is_sparse()) copy.batch.kv_indptr[Batch::at(b)] = -b;
     }
     const MlaDecodePlan b = build_plan(copy);
     EXPECT_EQ(a.fingerprint(), b.fingerprint());
@@ -609,12 +816,28 @@ TEST(PlanTest, SameInputGivesTheSamePlan) {
   }
 }
 
+struct Input {
+  Case c;
+  DeviceInfo device = kMi300x;
+};
+
+void contiguous(Input* i, const std::vector<int32_t>& global_lens,
+                const std::vector<int32_t>& shard_begins) {
+  i->c.options.kv_shard = KvShard::kContiguous;
+  i->c.batch.kv_global_lens = global_lens;
+  i->c.batch.kv_shard_begins = shard_begins;
+}
+
+void round_robin(Input* i, int32_t rank, int32_t world_size,
+                 const std::vector<int32_t>& global_lens) {
+  i->c.options.kv_shard = KvShard::kRoundRobin;
+  i->c.options.cp_rank = rank;
+  i->c.options.cp_world_size = world_size;
+  i->c.batch.kv_global_lens = global_lens;
+}
+
 // Each entry changes one thing that a plan depends on.
 TEST(PlanTest, AnyOtherInputGivesAnotherFingerprint) {
-  struct Input {
-    Case c;
-    DeviceInfo device = kMi300x;
-  };
   Input base;
   base.c.batch.page_size = 16;
   base.c.batch.add(2, 100);
@@ -627,6 +850,45 @@ TEST(PlanTest, AnyOtherInputGivesAnotherFingerprint) {
   const std::vector<std::pair<const char*, std::function<void(Input*)>>> changes = {
       {"nothing", [](Input*) {}},
       {"types", [](Input* i) { i->c.shape.q_type = i->c.shape.kv_type = DataType::kF16; }},
+      {"kv_type", [](Input* i) { i->c.shape.kv_type = DataType::kFp8E4m3Fn; }},
+      {"other fp8", [](Input* i) { i->c.shape.kv_type = DataType::kFp8E4m3Fnuz; }},
+      {"kv_layout",
+       [](Input* i) {
+         i->c.shape.kv_type = DataType::kFp8E4m3Fn;
+         i->c.shape.kv_layout = KvLayout::kPacked;
+       }},
+      {"topk", [](Input* i) { i->c.shape.topk = 100; }},
+      {"other topk", [](Input* i) { i->c.shape.topk = 101; }},
+      {"sliding_window", [](Input* i) { i->c.options.sliding_window = 1000; }},
+      {"lse_base2", [](Input* i) { i->c.options.lse_base2 = true; }},
+      {"contiguous",
+       [](Input* i) {
+         contiguous(i, {100, 50}, {0, 0});
+       }},
+      {"contiguous, more in all",
+       [](Input* i) {
+         contiguous(i, {100, 51}, {0, 0});
+       }},
+      {"contiguous, from another begin",
+       [](Input* i) {
+         contiguous(i, {100, 51}, {0, 1});
+       }},
+      {"round robin",
+       [](Input* i) {
+         round_robin(i, 0, 2, {200, 100});
+       }},
+      {"round robin, more in all",
+       [](Input* i) {
+         round_robin(i, 0, 2, {200, 99});
+       }},
+      {"round robin, other rank",
+       [](Input* i) {
+         round_robin(i, 1, 2, {200, 100});
+       }},
+      {"round robin, more ranks",
+       [](Input* i) {
+         round_robin(i, 1, 3, {299, 149});
+       }},
       {"o_type", [](Input* i) { i->c.shape.o_type = DataType::kF32; }},
       {"num_heads", [](Input* i) { i->c.shape.num_heads = 17; }},
       {"page_size", [](Input* i) { i->c.shape.page_size = 17; }},
@@ -676,6 +938,57 @@ TEST(PlanTest, AnyOtherInputGivesAnotherFingerprint) {
     EXPECT_EQ(std::count(seen.begin(), seen.end(), fingerprint), 0) << name;
     seen.push_back(fingerprint);
   }
+}
+
+// Fields that cannot change alone in a request that makes sense.
+TEST(PlanTest, EveryFieldOfAShardCounts) {
+  Input base;
+  base.c.batch.add(1, 10);
+  base.c.shape = shape_of(base.c.batch, kStage1Configs[0], 16);
+  round_robin(&base, 1, 3, {30});
+  const MlaDecodePlan plan = build_plan(base.c);
+  const std::pair<const char*, std::function<void(MlaDecodePlan::Impl*)>> changes[] = {
+      {"nothing", [](MlaDecodePlan::Impl*) {}},
+      {"kv_shard", [](MlaDecodePlan::Impl* p) { p->options.kv_shard = KvShard::kContiguous; }},
+      {"cp_world_size", [](MlaDecodePlan::Impl* p) { p->options.cp_world_size = 4; }},
+      {"cp_rank", [](MlaDecodePlan::Impl* p) { p->options.cp_rank = 2; }},
+      {"kv_global_lens", [](MlaDecodePlan::Impl* p) { p->kv_global_lens[0] = 31; }},
+      {"kv_shard_begins", [](MlaDecodePlan::Impl* p) { p->kv_shard_begins = {0}; }},
+      {"kv_layout", [](MlaDecodePlan::Impl* p) { p->shape.kv_layout = KvLayout::kPacked; }},
+  };
+  std::vector<uint64_t> seen;
+  for (const auto& [name, change] : changes) {
+    MlaDecodePlan::Impl impl = *plan.impl();
+    change(&impl);
+    const uint64_t fingerprint = fingerprint_of(impl);
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), fingerprint), 0) << name;
+    seen.push_back(fingerprint);
+  }
+  EXPECT_EQ(seen[0], plan.fingerprint());
+}
+
+TEST(PlanTest, DescriptionNamesWhatIsSpecial) {
+  Input i;
+  i.c.batch.add(1, 10);
+  i.c.shape = shape_of(i.c.batch, kStage1Configs[0], 16);
+  const auto text = [&i] { return build_plan(i.c).description(); };
+  for (const char* word : {"packed", "top ", "window", "rank", "shards"}) {
+    EXPECT_EQ(text().find(word), std::string::npos) << text();
+  }
+  i.c.options.sliding_window = 77;
+  EXPECT_NE(text().find("window of 77 tokens"), std::string::npos) << text();
+  round_robin(&i, 1, 3, {30});
+  EXPECT_NE(text().find("rank 1 of 3"), std::string::npos) << text();
+  i.c.options.cp_world_size = 1;
+  i.c.options.cp_rank = 0;
+  contiguous(&i, {30}, {5});
+  EXPECT_NE(text().find("contiguous shards"), std::string::npos) << text();
+  i.c.options = {};
+  i.c.shape.kv_type = DataType::kFp8E4m3Fnuz;
+  i.c.shape.kv_layout = KvLayout::kPacked;
+  i.c.shape.topk = 2048;
+  EXPECT_NE(text().find("bf16/fp8_e4m3fnuz packed"), std::string::npos) << text();
+  EXPECT_NE(text().find("top 2048 tokens"), std::string::npos) << text();
 }
 
 TEST(PlanTest, EmptyBatchesAreANoOp) {

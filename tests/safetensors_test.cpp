@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "tests/test_support/decode_dump.h"
 #include "tests/test_support/decode_test.h"
 #include "tests/test_support/float_bits.h"
+#include "tests/test_support/random_spec.h"
 
 namespace hipmla::test {
 namespace {
@@ -76,6 +78,81 @@ FileWriter small_file() {
            std::vector<int32_t>(batch.kv_indices.begin(), batch.kv_indices.begin() + 3));
   file.add("kv_last_page_lens", "I32", {2}, batch.kv_last_page_lens);
   return file;
+}
+
+std::string number_text(double x) {
+  char text[40];
+  std::snprintf(text, sizeof(text), "%.9g", x);
+  return text;
+}
+
+// The file of a batch without padding and device factors.
+FileWriter file_of(const Batch& batch) {
+  const BatchSpec& spec = batch.spec;
+  const auto dtype = [](DataType type, bool raw) -> std::string {
+    if (type == DataType::kBf16) return "BF16";
+    if (type == DataType::kF16) return "F16";
+    return type == DataType::kFp8E4m3Fn && !raw ? "F8_E4M3" : "U8";
+  };
+  FileWriter file;
+  Json& meta = file.header["__metadata__"];
+  meta = {{"sm_scale", number_text(static_cast<double>(spec.softmax_scale))},
+          {"causal", spec.causal ? "1" : "0"},
+          {"max_seqlen_q", std::to_string(spec.max_seqlen_q)},
+          {"kv_layout", kv_layout_name(spec.kv_layout)},
+          {"q_scale", number_text(static_cast<double>(spec.q_scale()))},
+          {"kv_scale", number_text(static_cast<double>(spec.kv_scale()))},
+          {"logits_soft_cap", number_text(static_cast<double>(spec.logits_soft_cap))},
+          {"sliding_window", std::to_string(spec.sliding_window)},
+          {"lse_base2", spec.lse_base2 ? "1" : "0"},
+          {"topk", std::to_string(spec.topk)}};
+  const bool raw = spec.seed % 2 == 0;
+  if (is_fp8(spec.kv_type))
+    meta["fp8_format"] = spec.kv_type == DataType::kFp8E4m3Fn ? "fn" : "fnuz";
+  file.add("q", dtype(spec.q_type, raw), {batch.total_q, spec.num_heads, 576}, batch.q);
+  file.add("kv_buffer", dtype(spec.kv_type, raw),
+           {batch.num_pages, spec.page_size, 1, spec.token_elements()}, batch.kv);
+  const auto add_list = [&](const char* name, const std::vector<int32_t>& list) {
+    file.add(name, "I32", {static_cast<int64_t>(list.size())}, list);
+  };
+  add_list("qo_indptr", batch.qo_indptr);
+  if (!batch.kv_token_scales.empty())
+    file.add("kv_token_scales", "F32", {batch.num_pages, spec.page_size}, batch.kv_token_scales);
+  if (!batch.sink.empty()) file.add("sink", "F32", {spec.num_heads}, batch.sink);
+  if (spec.topk > 0) {
+    file.add("topk_indices", "I32", {batch.total_q, spec.topk}, batch.topk_indices);
+    return file;
+  }
+  add_list("kv_indptr", batch.kv_indptr);
+  add_list("kv_indices", batch.kv_indices);
+  add_list("kv_last_page_lens", batch.kv_last_page_lens);
+  if (spec.kv_shard == KvShard::kWhole) return file;
+  add_list("kv_global_lens", batch.kv_global_lens);
+  const bool is_contiguous = spec.kv_shard == KvShard::kContiguous;
+  meta["kv_shard"] = is_contiguous ? "contiguous" : "round_robin";
+  if (is_contiguous) {
+    add_list("kv_shard_begins", batch.kv_shard_begins);
+  } else {
+    meta["cp_world_size"] = std::to_string(spec.cp_world_size);
+    meta["cp_rank"] = std::to_string(spec.cp_rank);
+  }
+  return file;
+}
+
+// A random batch that file_of can write.
+Batch random_batch(uint64_t seed) {
+  Random random(seed);
+  for (;;) {
+    BatchSpec spec = random_spec(random, test_device().arch);
+    spec.padded = false;
+    spec.q_scale_host = spec.q_scale();
+    spec.kv_scale_host = spec.kv_scale();
+    spec.q_scale_device = spec.kv_scale_device = 0.0f;
+    spec.o_type = is_fp8(spec.q_type) ? DataType::kBf16 : spec.q_type;
+    if (spec.page_size > 500) spec.page_size = 48;
+    Batch batch = build_batch(spec);
+    if (batch.total_q > 0) return batch;
+  }
 }
 
 // The error of reading `bytes` as a decode step, or "".
@@ -209,7 +286,8 @@ TEST(Safetensors, DecodeStepsThatMakeNoSenseHaveAClearError) {
       f.header[name]["shape"] = shape;
     });
   };
-  expect_error(relabelled("q", "F32", {1, 2, 576}), "q is F32 [1, 2, 576]; must be BF16 or F16");
+  expect_error(relabelled("q", "F32", {1, 2, 576}),
+               "q is F32 [1, 2, 576]; must be BF16 or F16 or F8_E4M3 or U8");
   expect_error(relabelled("q", "F16", {2, 2, 576}), "q is F16, kv_buffer BF16");
   expect_error(relabelled("q", "BF16", {2, 2, 288, 2}), "its shape must be [n, n, 576]");
   expect_error(relabelled("q", "BF16", {4, 576}), "its shape must be [n, n, 576]");
@@ -246,6 +324,149 @@ TEST(Safetensors, DecodeStepsThatMakeNoSenseHaveAClearError) {
                  f.add<uint16_t>("final_lse_expected", "BF16", {2, 2}, {1, 2, 3, 4});
                }),
                "final_lse_expected is BF16 [2, 2]; must be F32");
+}
+
+// ---- all features
+
+// What is read from a file gives the bits that the batch gave.
+TEST(Safetensors, RandomStepsSurviveTheFile) {
+  const int64_t count = test_option("HIPMLA_TEST_COUNT", 60);
+  const auto seed = static_cast<uint64_t>(test_option("HIPMLA_TEST_SEED", 1));
+  for (int64_t i = 0; i < count; ++i) {
+    if (!begin_case()) continue;
+    const Batch batch = random_batch(seed + static_cast<uint64_t>(i));
+    SafetensorsFile file;
+    DecodeDump dump;
+    std::string error;
+    ASSERT_TRUE(parse_safetensors(file_of(batch).bytes(), &file, &error) &&
+                make_decode_dump(file, &dump, &error))
+        << error << "\n  " << batch.spec.description() << "\n  run again: " << rerun_command();
+    const MlaReference before = mla_reference(batch.host_inputs());
+    const MlaReference after = mla_reference(dump.batch.host_inputs());
+    EXPECT_EQ(before.o, after.o) << batch.spec.description();
+    EXPECT_EQ(before.lse, after.lse) << batch.spec.description();
+    const DecodeResult a = DeviceBatch(batch, test_device()).run(persistent_run());
+    const DecodeResult b = DeviceBatch(dump.batch, test_device()).run(persistent_run());
+    ASSERT_TRUE(a.ok() && b.ok()) << a.status.text() << a.problems << b.status.text() << b.problems
+                                  << "\n  " << batch.spec.description();
+    EXPECT_TRUE(same_bits(a.o, b.o) && same_bits(a.lse, b.lse)) << batch.spec.description();
+  }
+}
+
+// A batch of one kind, as a file to be spoilt.
+FileWriter file_with(const std::function<void(BatchSpec*)>& change) {
+  BatchSpec spec = uniform_spec(DataType::kBf16, 2, 1, 0, 2, 4);
+  spec.kv_lens = {5, 3};
+  spec.seed = 2;  // fp8 as U8
+  change(&spec);
+  return file_of(build_batch(spec));
+}
+
+TEST(Safetensors, ContradictionsOfTheFeaturesHaveAClearError) {
+  const auto spoilt = [](FileWriter file, auto change) {
+    change(file.header["__metadata__"], file);
+    return file.bytes();
+  };
+  const auto meta = [&](const FileWriter& file, const char* key, const char* value) {
+    return spoilt(file, [&](Json& m, FileWriter&) { m[key] = value; });
+  };
+  const auto without = [&](const FileWriter& file, const char* key) {
+    return spoilt(file, [&](Json& m, FileWriter&) { m.erase(key); });
+  };
+  const FileWriter plain = file_with([](BatchSpec*) {});
+  ASSERT_EQ(error_of(plain.bytes()), "");
+  for (const char* text : {"", "1x", "nan", "1e39", "-inf"}) {
+    expect_error(meta(plain, "q_scale", text), "q_scale is");
+    expect_error(meta(plain, "kv_scale", text), "kv_scale is");
+    expect_error(meta(plain, "logits_soft_cap", text), "logits_soft_cap is");
+  }
+  expect_error(meta(plain, "logits_soft_cap", "-1"), "logits_soft_cap is");
+  expect_error(meta(plain, "q_scale", "1e38"), "");
+  expect_error(spoilt(plain,
+                      [](Json& m, FileWriter&) {
+                        m["q_scale"] = "1e30";
+                        m["kv_scale"] = "1e30";
+                      }),
+               "too large for a float");
+  for (const char* text : {"-1", "1.5", "1e10", "all"})
+    expect_error(meta(plain, "sliding_window", text), "sliding_window is");
+  expect_error(meta(plain, "lse_base2", "2"), "lse_base2 is \"2\"");
+  expect_error(meta(plain, "kv_layout", "sparse"), "must be dense or packed");
+  expect_error(meta(plain, "kv_layout", "packed"), "must be F8_E4M3 or U8");
+  expect_error(meta(plain, "fp8_format", "e5m2"), "");  // not read: nothing is fp8
+  expect_error(meta(plain, "kv_shard", "half"), "must be whole or round_robin or contiguous");
+  expect_error(meta(plain, "kv_shard", "round_robin"), "\"kv_global_lens\" is missing");
+  expect_error(meta(plain, "kv_shard", "contiguous"), "\"kv_global_lens\" is missing");
+  expect_error(meta(plain, "cp_world_size", "2"), "without kv_shard");
+  for (const char* text : {"0", "-3", "1025", "x"})
+    expect_error(meta(plain, "cp_world_size", text), "cp_world_size is");
+  expect_error(meta(plain, "cp_rank", "1"), "cp_rank is");
+  for (const char* text : {"-1", "65537", "2.5"})
+    expect_error(meta(plain, "topk", text), "topk is");
+  expect_error(meta(plain, "topk", "3"), "\"topk_indices\" is missing");
+  expect_error(spoilt(plain,
+                      [](Json&, FileWriter& f) {
+                        f.add<float>("sink", "F32", {3}, {1, 2, 3});
+                      }),
+               "its shape must be [2]");
+  expect_error(spoilt(plain,
+                      [](Json&, FileWriter& f) {
+                        f.add<float>("kv_token_scales", "F32", {1, 4}, {1, 2, 3, 4});
+                      }),
+               "not dense fp8");
+
+  const FileWriter fp8 = file_with([](BatchSpec* s) {
+    s->q_type = s->kv_type = DataType::kFp8E4m3Fnuz;
+    s->token_scales = true;
+  });
+  ASSERT_EQ(error_of(fp8.bytes()), "");
+  expect_error(without(fp8, "fp8_format"), "fp8_format must be fn or fnuz");
+  expect_error(meta(fp8, "fp8_format", "e5m2"), "must be fn or fnuz");
+  expect_error(spoilt(fp8, [](Json&, FileWriter& f) { f.header["q"]["dtype"] = "F8_E4M3"; }),
+               "q is F8_E4M3, which is fn; metadata fp8_format is fnuz");
+  expect_error(spoilt(fp8, [](Json&, FileWriter& f) { f.header["q"]["dtype"] = "F8_E5M2"; }),
+               "must be BF16 or F16 or F8_E4M3 or U8");
+  expect_error(spoilt(fp8,
+                      [](Json&, FileWriter& f) {
+                        const int64_t pages = f.header["kv_token_scales"]["shape"][0];
+                        f.header["kv_token_scales"]["shape"] = {pages * 2, 2};
+                      }),
+               "kv_token_scales is");
+
+  const FileWriter packed = file_with([](BatchSpec* s) {
+    s->kv_type = DataType::kFp8E4m3Fn;
+    s->kv_layout = KvLayout::kPacked;
+  });
+  ASSERT_EQ(error_of(packed.bytes()), "");
+  expect_error(meta(packed, "kv_layout", "dense"), "its shape must be [n, n, 1, 576]");
+  expect_error(meta(packed, "kv_scale", "0.5"), "a packed cache has its own scales");
+
+  const FileWriter sparse = file_with([](BatchSpec* s) { s->topk = 7; });
+  ASSERT_EQ(error_of(sparse.bytes()), "");
+  expect_error(meta(sparse, "topk", "6"), "its shape must be [2, 6]");
+  expect_error(meta(sparse, "sliding_window", "6"), "not together");
+  expect_error(meta(sparse, "kv_shard", "round_robin"), "not together");
+
+  const FileWriter ranks = file_with([](BatchSpec* s) {
+    s->kv_shard = KvShard::kRoundRobin;
+    s->cp_world_size = 2;
+  });
+  ASSERT_EQ(error_of(ranks.bytes()), "");
+  expect_error(meta(ranks, "cp_rank", "2"), "cp_rank is");
+  expect_error(meta(ranks, "cp_rank", "1"), "rank 1 of 2 has");
+  expect_error(spoilt(ranks, [](Json&, FileWriter& f) { f.set("kv_global_lens", 1, -1); }),
+               "kv_global_lens[1] is -1");
+
+  const FileWriter part = file_with([](BatchSpec* s) {
+    s->kv_shard = KvShard::kContiguous;
+    s->cp_world_size = 2;
+    s->cp_rank = 1;
+  });
+  ASSERT_EQ(error_of(part.bytes()), "");
+  expect_error(spoilt(part, [](Json&, FileWriter& f) { f.set("kv_shard_begins", 0, -1); }),
+               "kv_shard_begins -1");
+  expect_error(spoilt(part, [](Json&, FileWriter& f) { f.set("kv_shard_begins", 0, INT32_MAX); }),
+               "kv_shard_begins 2147483647");
 }
 
 // Flips, overwrites, cuts and repeats bytes of a good file. The header gets most of it: there is
@@ -296,17 +517,36 @@ void run_dump(const std::vector<uint8_t>& bytes) {
 }
 
 TEST(Safetensors, MutatedFilesNeverCrash) {
-  const std::vector<uint8_t> good = small_file().bytes();
-  const size_t header_end = 8 + small_file().header.dump().size();
-  const int64_t count = test_option("HIPMLA_TEST_COUNT", 6000);
+  const std::vector<FileWriter> files = {
+      small_file(),
+      file_with([](BatchSpec* s) {
+        s->q_type = s->kv_type = DataType::kFp8E4m3Fnuz;
+        s->token_scales = s->sink = true;
+        s->kv_shard = KvShard::kContiguous;
+        s->cp_world_size = 2;
+      }),
+      file_with([](BatchSpec* s) {
+        s->kv_type = DataType::kFp8E4m3Fn;
+        s->kv_layout = KvLayout::kPacked;
+        s->topk = 9;
+        s->logits_soft_cap = 10.0f;
+      }),
+      file_with([](BatchSpec* s) {
+        s->kv_shard = KvShard::kRoundRobin;
+        s->cp_world_size = 3;
+        s->sliding_window = 4;
+      }),
+  };
+  const int64_t count = test_option("HIPMLA_TEST_COUNT", 8000);
   const auto seed = static_cast<uint64_t>(test_option("HIPMLA_TEST_SEED", 1));
   int64_t read = 0;
   for (int64_t i = 0; i < count; ++i) {
     if (!begin_case()) continue;
+    const FileWriter& good = files[static_cast<size_t>(i) % files.size()];
     Random random(seed + static_cast<uint64_t>(i));
-    const std::vector<uint8_t> bytes = mutate(good, header_end, random);
+    const std::vector<uint8_t> bytes = mutate(good.bytes(), 8 + good.header.dump().size(), random);
     if (!error_of(bytes).empty()) continue;
-    if (++read <= 200) run_dump(bytes);
+    if (++read <= 400) run_dump(bytes);
   }
   std::printf("[ FUZZ     ] %lld files, %lld still readable\n", static_cast<long long>(count),
               static_cast<long long>(read));
@@ -346,12 +586,12 @@ TEST_P(RecordedSteps, BothModesMatchTheExpectation) {
     if (!begin_case()) continue;
     const DecodeResult result = expect_run(device_batch, reference, run);
     const BatchSpec& spec = dump.batch.spec;
+    EXPECT_EQ(compare_o(reference, dump.o_expected, result.o, arithmetic_of(spec), rerun_command())
+                  .failure,
+              "");
     EXPECT_EQ(
-        compare_o(reference, dump.o_expected, result.o, spec.type, spec.o_type, rerun_command())
+        compare_lse(reference, dump.lse_expected, result.lse, arithmetic_of(spec), rerun_command())
             .failure,
-        "");
-    EXPECT_EQ(
-        compare_lse(reference, dump.lse_expected, result.lse, spec.type, rerun_command()).failure,
         "");
   }
 }
@@ -432,6 +672,24 @@ TEST_F(ReplayTool, ExitStatusAndText) {
   EXPECT_EQ(run(write("hipmla_wrong.safetensors", wrong.bytes())), 1) << output_;
   EXPECT_NE(output_.find("MISMATCH"), std::string::npos) << output_;
   EXPECT_NE(output_.find("o[0, 0, 0] is"), std::string::npos) << output_;
+}
+
+// Files of all kinds, with an expectation: right, and wrong once it is spoilt.
+TEST_F(ReplayTool, RandomSteps) {
+  std::string paths;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    const Batch batch = random_batch(seed + 4000);
+    const MlaReference reference = mla_reference(batch.host_inputs());
+    FileWriter file = file_of(batch);
+    const int64_t heads = batch.spec.num_heads;
+    file.add("o_expected", "F32", {batch.total_q, heads, 512},
+             std::vector<float>(reference.o.begin(), reference.o.end()));
+    file.add("final_lse_expected", "F32", {batch.total_q, heads},
+             std::vector<float>(reference.lse.begin(), reference.lse.end()));
+    paths += " " + write("hipmla_random_" + std::to_string(seed) + ".safetensors", file.bytes());
+  }
+  EXPECT_EQ(run(paths), 0) << output_;
+  EXPECT_NE(output_.find("OK: 24 of 24 runs right"), std::string::npos) << output_;
 }
 
 TEST_F(ReplayTool, Json) {

@@ -35,8 +35,10 @@ struct ReduceCase {
   int32_t fill_partials = 0;
   DataType o_type = DataType::kF32;
   bool with_lse = true;
-  std::vector<float> lse;  // [num_partials, rows]
-  std::vector<float> o;    // [num_partials, rows, 512]
+  bool lse_base2 = false;
+  std::vector<float> sink;  // [num_heads], or empty
+  std::vector<float> lse;   // [num_partials, rows]
+  std::vector<float> o;     // [num_partials, rows, 512]
 
   int32_t rows() const { return num_heads * num_queries; }
 };
@@ -74,7 +76,9 @@ Expected merge(const ReduceCase& c) {
     double sum = 0.0;
     for (size_t s = 0; s < static_cast<size_t>(c.num_partials); ++s)
       sum += std::exp(c.lse[s * rows + row] - max);
-    e.lse[row] = max + std::log(sum);
+    e.lse[row] = (max + std::log(sum)) / (c.lse_base2 ? std::log(2.0) : 1.0);
+    // The sink takes a share of the weights and none of the LSE.
+    if (!c.sink.empty()) sum += std::exp(c.sink[row % static_cast<size_t>(c.num_heads)] - max);
     for (size_t s = 0; s < static_cast<size_t>(c.num_partials); ++s) {
       const double weight = std::exp(c.lse[s * rows + row] - max) / sum;
       if (weight == 0.0) continue;
@@ -121,16 +125,24 @@ void expect_merge(const ReduceCase& c) {
   const int32_t indptr[] = {0, c.num_queries};
   DeviceBuffer qo_indptr("qo_indptr", sizeof(indptr), 4);
   qo_indptr.upload(indptr, sizeof(indptr));
+  const int32_t no_pages[] = {0, 0};
+  DeviceBuffer kv_indptr("kv_indptr", sizeof(no_pages), 4);
+  kv_indptr.upload(no_pages, sizeof(no_pages));
+  DeviceBuffer sink("sink", c.sink.size() * 4, 4);
+  sink.upload(c.sink.data(), sink.bytes());
   const DeviceBuffer o("o", static_cast<size_t>(rows) * kHeadDimV * element_bytes(c.o_type), 16);
   const DeviceBuffer lse("final_lse", static_cast<size_t>(rows) * 4, 4);
 
   internal::MlaParams params = {};
   params.qo_indptr = static_cast<const int32_t*>(qo_indptr.data());
+  params.kv_indptr = static_cast<const int32_t*>(kv_indptr.data());
   params.o = o.data();
   params.o_stride_head = kHeadDimV;
   params.o_stride_token = int64_t{kHeadDimV} * c.num_heads;
   params.lse = c.with_lse ? static_cast<float*>(lse.data()) : nullptr;
   params.lse_stride_head = 1;
+  params.lse_factor = c.lse_base2 ? 1.0f : 0.69314718f;
+  params.sink = c.sink.empty() ? nullptr : static_cast<const float*>(sink.data());
   params.lse_stride_token = c.num_heads;
   params.partial_o = static_cast<float*>(partial_o.data());
   params.partial_lse = static_cast<float*>(partial_lse.data());
@@ -237,6 +249,25 @@ TEST(Stage2Reduce, Case15LseFarApart) {
   expect_merge(c);
   for (float& x : c.lse) x += 1e4f;
   expect_merge(c);
+}
+
+TEST(Stage2Reduce, SinkAndBase2) {
+  for (int32_t heads : {5, 16, 128})
+    for (int32_t num_partials : {1, 3, 70})
+      for (bool lse_base2 : {false, true}) {
+        ReduceCase c = make_case(heads, 2, num_partials, 6);
+        c.lse_base2 = lse_base2;
+        for (int32_t h = 0; h < heads; ++h)
+          c.sink.push_back(h % 5 == 4   ? -kInf
+                           : h % 5 == 3 ? 200.0f
+                                        : static_cast<float>(h % 7 - 3));
+        // A row without keys has o = 0, sink or not.
+        for (int32_t s = 0; s < num_partials; ++s) {
+          const size_t state = static_cast<size_t>(s) * static_cast<size_t>(c.rows()) + 2;
+          c.lse[state] = -kInf;
+        }
+        expect_merge(c);
+      }
 }
 
 TEST(Stage2Reduce, Case15TypesTilesAndFill) {

@@ -32,18 +32,18 @@ HIPMLA_DEVICE void fill_lds(char* lds, const uint16_t* source, int dims) {
   block_barrier();
 }
 
-// scores[token][row] = sum_d k[token][d] q[row][d] over 32 dims; one wave.
-template <DataType kType>
+// scores[token][row] = sum_d k[token][d] q[row][d] over 32 dims, q of kQ; one wave.
+template <DataType kQ, DataType kType>
 HIPMLA_KERNEL(kWaveSize)
-void scores_kernel(const uint16_t* k, const uint16_t* q, float* scores) {
+void scores_kernel(const uint16_t* k, const char* q, float* scores) {
   char* lds = dynamic_lds();
   fill_lds(lds, k, kKDims);
   Fragment kv[2], loaded[2], rows[2];
   load_k_fragments(kv, lds, kLdsRowBytes, lane_id());
   const char* lane_rows[kLaneRows];
   for (int slot = 0; slot < kLaneRows; ++slot)
-    lane_rows[slot] = reinterpret_cast<const char*>(q + acc_row(lane_id(), slot) * kKDims);
-  load_row_fragments(loaded, lane_rows, lane_id());
+    lane_rows[slot] = q + acc_row(lane_id(), slot) * kKDims * static_cast<int>(element_bytes(kQ));
+  make_row_fragments<kQ, kType>(loaded, load_row_words<kQ>(lane_rows, lane_id()));
   char* aside = lds + kTokens * kLdsRowBytes;
   store_row_fragments(aside, loaded, lane_id());
   reload_row_fragments(rows, aside, lane_id());
@@ -117,6 +117,31 @@ void pack_kernel(const float* x, uint32_t* out, int count) {
   if (i < count) out[i] = pack_nearest<kType>(x[2 * i], x[2 * i + 1]);
 }
 
+// The values of every pattern of a word's four bytes, and every 16-bit pattern.
+template <DataType kFp8>
+HIPMLA_KERNEL(kWaveSize)
+void fp8_kernel(const uint32_t* words, float* out, int count) {
+  const int i = block_id() * kWaveSize + thread_id();
+  if (i >= count) return;
+  float x[4];
+  fp8_to_f32<kFp8>(x, words[i]);
+  for (int j = 0; j < 4; ++j) out[4 * i + j] = x[j];
+}
+
+template <DataType kType>
+HIPMLA_KERNEL(kWaveSize)
+void half_kernel(float* out) {
+  const int i = block_id() * kWaveSize + thread_id();
+  if (i < 0x10000) out[i] = half_to_f32<kType>(static_cast<uint32_t>(i));
+}
+
+template <DataType kType>
+HIPMLA_KERNEL(kWaveSize)
+void pack_exact_kernel(const float* x, uint32_t* out, int count) {
+  const int i = block_id() * kWaveSize + thread_id();
+  if (i < count) out[i] = pack_exact<kType>(x[2 * i], x[2 * i + 1]);
+}
+
 HIPMLA_KERNEL(kWaveSize)
 void functions_kernel(const float* x, float* out, int count) {
   const int i = block_id() * kWaveSize + thread_id();
@@ -172,13 +197,22 @@ std::vector<uint16_t> to_bits(DataType type, const std::vector<float>& values) {
   return bits;
 }
 
-template <DataType kType>
+// Bytes of `values` as `type`, which holds them exactly.
+std::vector<char> to_bytes(DataType type, const std::vector<float>& values) {
+  std::vector<char> bytes(values.size() * element_bytes(type));
+  for (size_t i = 0; i < values.size(); ++i)
+    test::store_element(bytes.data(), type, static_cast<int64_t>(i), values[i]);
+  return bytes;
+}
+
+template <DataType kQ, DataType kType>
 void check_scores() {
   const std::vector<float> k = small_integers(kTokens * kKDims, -8, 8, 1);
   const std::vector<float> q = small_integers(kRows * kKDims, -8, 8, 2);
-  DeviceArray<uint16_t> device_k(to_bits(kType, k)), device_q(to_bits(kType, q));
+  DeviceArray<uint16_t> device_k(to_bits(kType, k));
+  DeviceArray<char> device_q(to_bytes(kQ, q));
   DeviceArray<float> scores(kTokens * kRows);
-  hipLaunchKernelGGL((scores_kernel<kType>), dim3(1), dim3(kWaveSize),
+  hipLaunchKernelGGL((scores_kernel<kQ, kType>), dim3(1), dim3(kWaveSize),
                      kTokens * kLdsRowBytes + kRowFragmentsBytes, nullptr, device_k.data(),
                      device_q.data(), scores.data());
   const std::vector<float> got = scores.read();
@@ -208,8 +242,10 @@ void check_output() {
     }
 }
 
-TEST(Vocabulary, ScoresBf16) { check_scores<DataType::kBf16>(); }
-TEST(Vocabulary, ScoresF16) { check_scores<DataType::kF16>(); }
+TEST(Vocabulary, ScoresBf16) { check_scores<DataType::kBf16, DataType::kBf16>(); }
+TEST(Vocabulary, ScoresF16) { check_scores<DataType::kF16, DataType::kF16>(); }
+TEST(Vocabulary, ScoresFp8Fn) { check_scores<DataType::kFp8E4m3Fn, DataType::kBf16>(); }
+TEST(Vocabulary, ScoresFp8Fnuz) { check_scores<DataType::kFp8E4m3Fnuz, DataType::kBf16>(); }
 TEST(Vocabulary, OutputBf16) { check_output<DataType::kBf16>(); }
 TEST(Vocabulary, OutputF16) { check_output<DataType::kF16>(); }
 
@@ -289,6 +325,72 @@ void check_pack() {
 }
 TEST(Vocabulary, PackBf16) { check_pack<DataType::kBf16>(); }
 TEST(Vocabulary, PackF16) { check_pack<DataType::kF16>(); }
+
+// Equal bits, but for the payload of NaN.
+void expect_same(float got, float expected, uint32_t pattern) {
+  if (std::isnan(expected)) {
+    EXPECT_TRUE(std::isnan(got)) << "pattern " << pattern;
+    return;
+  }
+  EXPECT_EQ(test::bits_of_float(got), test::bits_of_float(expected)) << "pattern " << pattern;
+}
+
+// All 256 patterns in each byte of a word: NaN, both zeros, subnormals.
+template <DataType kFp8>
+void check_fp8() {
+  std::vector<uint32_t> words;
+  for (uint32_t i = 0; i < 256; ++i)
+    words.push_back(i | (i + 1) % 256 << 8 | (i + 77) % 256 << 16 | (255 - i) << 24);
+  DeviceArray<uint32_t> device_words(words);
+  DeviceArray<float> out(4 * words.size());
+  hipLaunchKernelGGL((fp8_kernel<kFp8>), dim3(4), dim3(kWaveSize), 0, nullptr, device_words.data(),
+                     out.data(), 256);
+  const std::vector<float> got = out.read();
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto pattern = static_cast<uint8_t>(words[i / 4] >> (8 * (i % 4)));
+    expect_same(got[i], test::fp8_to_float(kFp8, pattern), pattern);
+  }
+}
+TEST(Vocabulary, Fp8Fn) { check_fp8<DataType::kFp8E4m3Fn>(); }
+TEST(Vocabulary, Fp8Fnuz) { check_fp8<DataType::kFp8E4m3Fnuz>(); }
+
+template <DataType kType>
+void check_half() {
+  DeviceArray<float> out(0x10000);
+  hipLaunchKernelGGL((half_kernel<kType>), dim3(0x10000 / kWaveSize), dim3(kWaveSize), 0, nullptr,
+                     out.data());
+  const std::vector<float> got = out.read();
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    expect_same(got[bits],
+                kType == DataType::kBf16 ? test::bf16_to_float(half) : test::f16_to_float(half),
+                bits);
+  }
+}
+TEST(Vocabulary, HalfToF32Bf16) { check_half<DataType::kBf16>(); }
+TEST(Vocabulary, HalfToF32F16) { check_half<DataType::kF16>(); }
+
+// What fp8 values become in a 16-bit type.
+template <DataType kType>
+void check_pack_exact() {
+  std::vector<float> x;
+  for (DataType format : {DataType::kFp8E4m3Fn, DataType::kFp8E4m3Fnuz})
+    for (uint32_t bits = 0; bits < 256; ++bits)
+      x.push_back(test::fp8_to_float(format, static_cast<uint8_t>(bits)));
+  const int count = static_cast<int>(x.size() / 2);
+  DeviceArray<float> device_x(x);
+  DeviceArray<uint32_t> packed(count);
+  hipLaunchKernelGGL((pack_exact_kernel<kType>), dim3((count + kWaveSize - 1) / kWaveSize),
+                     dim3(kWaveSize), 0, nullptr, device_x.data(), packed.data(), count);
+  const std::vector<uint32_t> got = packed.read();
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto bits = static_cast<uint16_t>(got[i / 2] >> (i % 2 * 16));
+    expect_same(kType == DataType::kBf16 ? test::bf16_to_float(bits) : test::f16_to_float(bits),
+                x[i], static_cast<uint32_t>(i));
+  }
+}
+TEST(Vocabulary, PackExactBf16) { check_pack_exact<DataType::kBf16>(); }
+TEST(Vocabulary, PackExactF16) { check_pack_exact<DataType::kF16>(); }
 
 TEST(Vocabulary, Functions) {
   std::vector<float> x = {-1e30f, -130.0f, -24.5f, -1.0f, -0.001f, 0.001f,

@@ -25,6 +25,7 @@
 #include "hipmla/version.h"
 #include "tests/compare.h"
 #include "tests/mla_reference.h"
+#include "tests/test_support/decode_check.h"
 #include "tests/test_support/decode_dump.h"
 #include "tests/test_support/decode_runner.h"
 
@@ -44,7 +45,7 @@ expectation in the file, if it has one, and with a double-precision reference.
 
   --schedule NAME   persistent, split or both (default)
   --splits N        parts per sequence for the split schedule, 1..256; default: the library chooses
-  --o-type TYPE     type of o, bf16, f16 or f32; default: that of q
+  --o-type TYPE     type of o, bf16, f16 or f32; default: that of q, or bf16 if q is fp8
   --json            print JSON instead of a table
   --help            print this text
 
@@ -162,6 +163,9 @@ struct FileReport {
   std::vector<RunReport> runs;
 };
 
+// What --o-type is by default.
+DataType default_o_type(DataType q_type) { return is_fp8(q_type) ? DataType::kBf16 : q_type; }
+
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 std::string quoted(const std::string& path) {
@@ -175,7 +179,9 @@ std::string rerun_command(const std::string& path, const DecodeRun& run, const B
   return std::string("mla_replay --schedule ") + (split ? "split" : "persistent") +
          (run.options.num_kv_splits > 0 ? " --splits " + std::to_string(run.options.num_kv_splits)
                                         : "") +
-         (spec.o_type != spec.type ? std::string(" --o-type ") + data_type_name(spec.o_type) : "") +
+         (spec.o_type != default_o_type(spec.q_type)
+              ? std::string(" --o-type ") + data_type_name(spec.o_type)
+              : "") +
          " " + quoted(printable(path));
 }
 
@@ -188,11 +194,9 @@ Deviation compare_with(const std::string& against, const MlaReference& reference
   deviation.against = against;
   deviation.has_o = !o.empty();
   deviation.has_lse = !lse.empty();
-  constexpr ErrorModel kModel = ErrorModel::kWorstCase;
-  if (deviation.has_o)
-    deviation.o = compare_o(reference, o, result.o, spec.type, spec.o_type, rerun, kModel, arch);
-  if (deviation.has_lse)
-    deviation.lse = compare_lse(reference, lse, result.lse, spec.type, rerun, kModel, arch);
+  const Arithmetic arithmetic = arithmetic_of(spec, arch, ErrorModel::kWorstCase);
+  if (deviation.has_o) deviation.o = compare_o(reference, o, result.o, arithmetic, rerun);
+  if (deviation.has_lse) deviation.lse = compare_lse(reference, lse, result.lse, arithmetic, rerun);
   return deviation;
 }
 
@@ -232,7 +236,7 @@ std::string check_support(const Batch& batch, const std::vector<DecodeRun>& runs
                           const DeviceInfo& device) {
   for (const DecodeRun& run : runs) {
     MlaDecodeOptions options = run.options;
-    options.causal = batch.spec.causal;
+    batch.set_options(&options);
     MlaDecodePlan plan;
     const Status status = mla_decode_plan(batch.shape(), options, device, batch.lengths(), &plan);
     if (!status.ok())
@@ -297,6 +301,27 @@ std::string range_text(const std::vector<int32_t>& values) {
   return *low == *high ? std::to_string(*low) : std::to_string(*low) + ".." + std::to_string(*high);
 }
 
+// "bf16", "bf16/fp8_e4m3fn packed", ...
+std::string types_text(const BatchSpec& spec) {
+  std::string text = data_type_name(spec.q_type);
+  if (spec.kv_type != spec.q_type) text += std::string("/") + data_type_name(spec.kv_type);
+  if (spec.kv_layout == KvLayout::kPacked) text += " packed";
+  return text;
+}
+
+std::string modifiers_text(const BatchSpec& spec) {
+  std::string text;
+  if (spec.token_scales) text += ", token scales";
+  if (spec.logits_soft_cap > 0.0f) text += ", soft cap";
+  if (spec.sink) text += ", sink";
+  if (spec.sliding_window > 0) text += ", window of " + std::to_string(spec.sliding_window);
+  if (spec.lse_base2) text += ", base-2 LSE";
+  if (spec.kv_shard == KvShard::kContiguous) text += ", contiguous shard";
+  if (spec.kv_shard == KvShard::kRoundRobin)
+    text += ", rank " + std::to_string(spec.cp_rank) + " of " + std::to_string(spec.cp_world_size);
+  return text;
+}
+
 void print_comparison(bool has, const Comparison& c) {
   if (has)
     std::printf("  %9.2e %9.2e %10.2e", c.max_abs, c.max_rel, c.cosine_distance);
@@ -312,10 +337,14 @@ void print_file(const FileReport& file) {
     return;
   }
   std::printf(
-      "  %d heads, %zu sequences, %s query and %s KV tokens each, page_size %d, %s -> %s, %s\n",
+      "  %d heads, %zu sequences, %s query and %s KV tokens each, page_size %d, %s -> %s, %s%s\n",
       spec.num_heads, spec.q_lens.size(), range_text(spec.q_lens).c_str(),
-      range_text(spec.kv_lens).c_str(), spec.page_size, data_type_name(spec.type),
-      data_type_name(spec.o_type), spec.causal ? "causal" : "not causal");
+      range_text(spec.kv_lens).c_str(), spec.page_size, types_text(spec).c_str(),
+      data_type_name(spec.o_type),
+      spec.topk > 0 ? "sparse"
+      : spec.causal ? "causal"
+                    : "not causal",
+      modifiers_text(spec).c_str());
   std::printf("  %-10s %6s %9s  %-9s  %9s %9s %10s  %9s %9s %10s\n", "mode", "splits", "time",
               "against", "o max abs", "max rel", "1-cosine", "lse abs", "max rel", "1-cosine");
   for (const RunReport& run : file.runs) {
@@ -377,9 +406,24 @@ Json file_json(const FileReport& file) {
   json["name"] = file.dump.name;
   json["num_heads"] = spec.num_heads;
   json["page_size"] = spec.page_size;
-  json["type"] = data_type_name(spec.type);
+  json["q_type"] = data_type_name(spec.q_type);
+  json["kv_type"] = data_type_name(spec.kv_type);
+  json["kv_layout"] = kv_layout_name(spec.kv_layout);
   json["o_type"] = data_type_name(spec.o_type);
   json["causal"] = spec.causal;
+  json["q_scale"] = spec.q_scale();
+  json["kv_scale"] = spec.kv_scale();
+  json["token_scales"] = spec.token_scales;
+  json["logits_soft_cap"] = spec.logits_soft_cap;
+  json["sink"] = spec.sink;
+  json["sliding_window"] = spec.sliding_window;
+  json["lse_base2"] = spec.lse_base2;
+  json["kv_shard"] = spec.kv_shard == KvShard::kWhole        ? "whole"
+                     : spec.kv_shard == KvShard::kRoundRobin ? "round_robin"
+                                                             : "contiguous";
+  json["cp_world_size"] = spec.cp_world_size;
+  json["cp_rank"] = spec.cp_rank;
+  json["topk"] = spec.topk;
   json["q_lens"] = spec.q_lens;
   json["kv_lens"] = spec.kv_lens;
   json["runs"] = Json::array();

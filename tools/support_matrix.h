@@ -2,64 +2,57 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// README's support matrix, made from the one table of kernels. tools/support_matrix prints it; a test compares.
+// README's support matrix, made from the one table of kernels. tools/support_matrix prints it; a
+// test compares.
 
+#include <algorithm>
 #include <string>
-#include <vector>
 
+#include "hipmla/device.h"
 #include "hipmla/types.h"
 #include "kernels/mla/stage1_configs.h"
 
 namespace hipmla::tools {
 
-inline const char* schedule_name(Schedule schedule) {
-  return schedule == Schedule::kPersistent ? "persistent"
-         : schedule == Schedule::kSplitKv  ? "split-KV"
-                                           : "auto";
-}
-
-// Markdown, one line for each pair of types, ending in a newline.
+// Markdown, one line for each q type, cache type and layout; a cell lists the row tiles that both schedules have
+// kernels for. Ends in a newline.
 inline std::string support_matrix() {
   using internal::kStage1Configs;
   using internal::Stage1Config;
-  const struct {
-    Arch arch;
-    const char* name;
-  } kArchs[] = {{Arch::kGfx90a, "gfx90a"}, {Arch::kGfx942, "gfx942"}, {Arch::kGfx950, "gfx950"}};
+  const auto same_line = [](const Stage1Config& a, const Stage1Config& b) {
+    return a.q_type == b.q_type && a.kv_type == b.kv_type && a.kv_layout == b.kv_layout;
+  };
+  const auto has = [&](const Stage1Config& line, Schedule schedule, int tile_rows, Arch arch) {
+    for (const Stage1Config& config : kStage1Configs)
+      if (same_line(config, line) && config.schedule == schedule && config.tile_rows == tile_rows &&
+          (config.archs & internal::arch_bit(arch)) != 0)
+        return true;
+    return false;
+  };
 
-  std::string text = "| q | KV cache | output |";
-  std::string rule = "| --- | --- | --- |";
-  for (const auto& arch : kArchs) {
-    text += std::string(" ") + arch.name + " |";
+  std::string text = "| q | KV cache |";
+  std::string rule = "| --- | --- |";
+  for (Arch arch : internal::kArchs) {
+    text += std::string(" ") + arch_name(arch) + " |";
     rule += " --- |";
   }
-  text += " row tiles | schedules |\n" + rule + " --- | --- |\n";
+  text += "\n" + rule + "\n";
 
-  const auto append = [](std::string& list, const std::string& item) {
-    const std::string padded = ", " + list + ",";
-    if (padded.find(", " + item + ",") != std::string::npos) return;
-    list += (list.empty() ? "" : ", ") + item;
-  };
-  std::vector<std::pair<DataType, DataType>> done;
-  for (const Stage1Config& first : kStage1Configs) {
-    bool seen = false;
-    for (const auto& pair : done)
-      seen = seen || pair == std::make_pair(first.q_type, first.kv_type);
-    if (seen) continue;
-    done.emplace_back(first.q_type, first.kv_type);
-    std::string tiles, schedules;
-    uint32_t archs = 0;
-    for (const Stage1Config& config : kStage1Configs) {
-      if (config.q_type != first.q_type || config.kv_type != first.kv_type) continue;
-      append(tiles, std::to_string(config.tile_rows));
-      append(schedules, schedule_name(config.schedule));
-      archs |= config.archs;
+  for (const Stage1Config& line : kStage1Configs) {
+    const Stage1Config* first = kStage1Configs;
+    while (!same_line(*first, line)) ++first;
+    if (first != &line) continue;
+    text += std::string("| ") + data_type_name(line.q_type) + " | " + data_type_name(line.kv_type) +
+            (line.kv_layout == KvLayout::kPacked ? ", packed 656" : "") + " |";
+    for (Arch arch : internal::kArchs) {
+      std::string tiles;
+      for (int tile_rows : {16, 32, 64, 128})
+        if (has(line, Schedule::kPersistent, tile_rows, arch) &&
+            has(line, Schedule::kSplitKv, tile_rows, arch))
+          tiles += (tiles.empty() ? "" : ", ") + std::to_string(tile_rows);
+      text += " " + (tiles.empty() ? "no" : tiles) + " |";
     }
-    text += std::string("| ") + data_type_name(first.q_type) + " | " +
-            data_type_name(first.kv_type) + " | bf16, f16, f32 |";
-    for (const auto& arch : kArchs)
-      text += archs & internal::arch_bit(arch.arch) ? " yes |" : " no |";
-    text += " " + tiles + " | " + schedules + " |\n";
+    text += "\n";
   }
   return text;
 }

@@ -8,6 +8,7 @@
 #define HIPMLA_VERSION_MINOR 1
 #define HIPMLA_VERSION_PATCH 0
 
+#ifdef __cplusplus
 namespace hipmla {
 
 /// Version of the library that is linked, "major.minor.patch"; the macros tell the headers' version.
@@ -17,3 +18,4 @@ HIPMLA_API const char* version();
 HIPMLA_API const char* platform_name();
 
 }  // namespace hipmla
+#endif

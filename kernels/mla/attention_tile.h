@@ -42,20 +42,10 @@
 //   softmax                                   mask, rescale if a maximum grew, P = 2^(t - m)
 //   output      V fragments from LDS          O^T += V^T P^T
 
-#include "kernels/mla/params.h"
-#include "kernels/mla/stage1_configs.h"
-#include "kernels/platform/platform.h"
+#include "kernels/mla/kv_pipe.h"
 
 namespace hipmla::device {
 
-using internal::FastDivisor;
-using internal::MlaParams;
-using internal::Stage1Config;
-using internal::WorkItem;
-
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
-constexpr float kInfinity = __builtin_huge_valf();
 // Start of a running maximum: below every score, yet finite, so that a tile in which all is masked gives
 // 2^(-inf - m) = 0 and not NaN.
 constexpr float kLowest = -1e30f;
@@ -63,120 +53,21 @@ constexpr float kLowest = -1e30f;
 // over 2^31 tokens stay far inside f32, and the output tile, up to 256 registers, need not be rescaled.
 constexpr float kRescaleThreshold = 8.0f;
 
-constexpr int kLoadBytes = 16;     // one load of one lane
-constexpr int kLanesPerToken = 8;  // neighbouring lanes load 128 bytes: a cache line
-constexpr int kTokensPerLoad = kWaveSize / kLanesPerToken;
-
-// Constants of a row of kStage1Configs.
-template <int kRow>
-struct Tile {
-  static constexpr Stage1Config kConfig = internal::kStage1Configs[kRow];
-  static constexpr DataType kType = kConfig.kv_type;
-  static constexpr int kThreads = kConfig.num_waves * kWaveSize;
-  static constexpr int kTokens = kConfig.tile_kv;
-  static constexpr int kRowsPerWave = kConfig.rows_per_wave();
-  static constexpr int kRowBlocks = kConfig.row_blocks();
-  static constexpr int kRowWaves = kConfig.row_waves();
-  static constexpr int kSplitWaves = kConfig.split_waves();
-  static constexpr int kTokenGroups = kConfig.token_groups();
-  static constexpr int kTokenBlocks = kConfig.token_blocks();
-  static constexpr int kWaveTokenBlocks = kConfig.token_blocks_per_wave();
-  static constexpr int kDimGroups = kConfig.dim_groups();
-  static constexpr int kQkChunks = kConfig.qk_chunks_per_wave();
-  static constexpr int kQLdsChunks = kConfig.q_chunks_in_lds();
-  static constexpr int kVChunks = kConfig.v_chunks_per_wave();
-  // The output tile lives in accumulation registers; scheduling is fenced so that nothing else needs more than 256.
-  static constexpr bool kInAccumulators = kConfig.waves_per_simd() == 1;
-  static constexpr int kRowBytes = kConfig.kv_row_bytes();
-  static constexpr int kElementBytes = static_cast<int>(element_bytes(kConfig.kv_type));
-  static constexpr int kLoadsPerToken =
-      internal::kQkDim * kElementBytes / (kLanesPerToken * kLoadBytes);
-  static constexpr int kLoadTokens =
-      kConfig.num_waves * kTokensPerLoad;  // by one load of the block
-  static constexpr int kLoadGroups = kTokens / kLoadTokens;
-};
-
-// What a wave does for its rows.
-template <int kRow>
-struct WaveRole {
-  using T = Tile<kRow>;
-  int lane;
-  int row_wave;     // which rows
-  int split;        // which part of the output dims
-  int token_group;  // which tokens of the scores
-  int dim_group;    // which dims of the scores
-
-  HIPMLA_DEVICE WaveRole() {
-    const int wave = wave_id();
-    lane = lane_id();
-    row_wave = wave / T::kSplitWaves;
-    split = wave % T::kSplitWaves;
-    token_group = split % T::kTokenGroups;
-    dim_group = split / T::kTokenGroups;
-  }
-  // Of this lane in row block `block`, from the item's first row.
-  HIPMLA_DEVICE int row(int block, int slot) const {
-    return row_wave * T::kRowsPerWave + block * internal::kBlockRows + acc_row(lane, slot);
-  }
-};
-
-HIPMLA_DEVICE int divide(int n, FastDivisor d) {
-  const uint32_t high =
-      static_cast<uint32_t>(static_cast<uint64_t>(static_cast<uint32_t>(n)) * d.multiplier >> 32);
-  return static_cast<int>((high + static_cast<uint32_t>(n)) >> d.shift);
-}
-
-// The item's sequence, as device memory has it. Lengths here bound every access, whatever the work list says.
-struct Sequence {
-  int first_q;  // row of q of its first query
-  int num_q;
-  int page_begin;  // into kv_indices
-  int kv_len;
-
-  HIPMLA_DEVICE Sequence(const MlaParams& params, int batch) {
-    first_q = load_uniform(params.qo_indptr + batch);
-    num_q = load_uniform(params.qo_indptr + batch + 1) - first_q;
-    page_begin = load_uniform(params.kv_indptr + batch);
-    const int pages = load_uniform(params.kv_indptr + batch + 1) - page_begin;
-    kv_len = pages <= 0 ? 0
-                        : (pages - 1) * static_cast<int>(params.page_size.divisor) +
-                              load_uniform(params.kv_last_page_lens + batch);
-  }
-  HIPMLA_DEVICE int num_rows(const MlaParams& params) const {
-    return num_q * static_cast<int>(params.num_heads.divisor);
-  }
-  // Positions that query `query` may see.
-  HIPMLA_DEVICE int visible(int query, bool causal) const {
-    return causal ? kv_len - num_q + query + 1 : kv_len;
-  }
-};
-
-// A packed row: its query, its head, and where its tensors are.
-struct PackedRow {
-  int query;
-  int head;
-  HIPMLA_DEVICE PackedRow(const MlaParams& params, int row) {
-    query = divide(row, params.num_heads);
-    head = row - query * static_cast<int>(params.num_heads.divisor);
-  }
-  HIPMLA_DEVICE int64_t offset(int first_q, int64_t stride_token, int64_t stride_head) const {
-    return (static_cast<int64_t>(first_q) + query) * stride_token + head * stride_head;
-  }
-};
-
 // Q of a wave for the whole item, as fragments of 32 dims a chunk: in registers, but for the last kQLdsChunks chunks.
-// Those are in LDS, where each lane finds what itself wrote.
+// Those are in LDS, where a lane finds what itself wrote, or a wave of another token group the same.
 template <int kRow>
 struct QueryTile {
   using T = Tile<kRow>;
   static constexpr int kRegisterChunks = T::kQkChunks - T::kQLdsChunks;
-  Fragment fragments[T::kRowBlocks][kRegisterChunks][2];
-  char* lds;  // [row_waves][row_blocks][kQLdsChunks] of kRowFragmentsBytes
-  int limit[T::kRowBlocks][kLaneRows];  // this lane's rows see positions below it
+  // At least one, for compilers that know no empty array.
+  Fragment fragments[T::kRowBlocks][kRegisterChunks > 0 ? kRegisterChunks : 1][2];
+  char* lds;  // [row_waves][dim_groups][row_blocks][kQLdsChunks] of kRowFragmentsBytes
+  // Positions [begin, end) that all rows of the wave see; the same in all lanes.
+  VisibleRange seen_by_all;
 
   HIPMLA_DEVICE char* lds_chunk(const WaveRole<kRow>& role, int block, int chunk) const {
-    const int index =
-        (role.row_wave * T::kRowBlocks + block) * T::kQLdsChunks + chunk - kRegisterChunks;
+    const int wave = role.row_wave * T::kDimGroups + role.dim_group;
+    const int index = (wave * T::kRowBlocks + block) * T::kQLdsChunks + chunk - kRegisterChunks;
     return lds + index * kRowFragmentsBytes;
   }
   HIPMLA_DEVICE void put(const Fragment (&in)[2], const WaveRole<kRow>& role, int block,
@@ -206,13 +97,26 @@ struct QueryTile {
   }
 };
 
+// What all rows of a wave see. Later queries see no less at the end and no more at the begin.
+template <int kRow>
+HIPMLA_DEVICE VisibleRange seen_by_wave(const MlaParams& params, const WaveRole<kRow>& role,
+                                        const Sequence& sequence, int row_begin, int row_end) {
+  const auto visible = [&](int row) {
+    return sequence.visible(params, PackedRow(params, row < row_end ? row : row_end - 1).query);
+  };
+  const int first = row_begin + role.row_wave * Tile<kRow>::kRowsPerWave;
+  return {visible(first + Tile<kRow>::kRowsPerWave - 1).begin, visible(first).end};
+}
+
 // Rows past the item's end repeat its last row: they are computed and never stored.
 template <int kRow>
 HIPMLA_DEVICE void load_q_tile(QueryTile<kRow>& q, const MlaParams& params,
                                const WaveRole<kRow>& role, const Sequence& sequence, int row_begin,
-                               int row_end, int kv_end) {
+                               int row_end) {
   using T = Tile<kRow>;
+  constexpr int kBytes = static_cast<int>(element_bytes(T::kConfig.q_type));
   const int first_dim = role.dim_group * T::kQkChunks * internal::kChunkDims;
+  q.seen_by_all = seen_by_wave(params, role, sequence, row_begin, row_end);
 #pragma unroll
   for (int block = 0; block < T::kRowBlocks; ++block) {
     const char* rows[kLaneRows];
@@ -220,84 +124,26 @@ HIPMLA_DEVICE void load_q_tile(QueryTile<kRow>& q, const MlaParams& params,
     for (int slot = 0; slot < kLaneRows; ++slot) {
       const int row = row_begin + role.row(block, slot);
       const PackedRow packed(params, row < row_end ? row : row_end - 1);
-      const int visible = sequence.visible(packed.query, params.causal != 0);
-      q.limit[block][slot] = visible < kv_end ? visible : kv_end;
-      rows[slot] = static_cast<const char*>(params.q) +
-                   T::kElementBytes * (packed.offset(sequence.first_q, params.q_stride_token,
-                                                     params.q_stride_head) +
-                                       first_dim);
+      rows[slot] =
+          static_cast<const char*>(params.q) +
+          kBytes * (packed.offset(sequence.first_q, params.q_stride_token, params.q_stride_head) +
+                    first_dim);
+    }
+    RowWords<T::kConfig.q_type> words[T::kQkChunks];
+#pragma unroll
+    for (int chunk = 0; chunk < T::kQkChunks; ++chunk) {
+      words[chunk] = load_row_words<T::kConfig.q_type>(rows, role.lane);
+#pragma unroll
+      for (int slot = 0; slot < kLaneRows; ++slot) rows[slot] += internal::kChunkDims * kBytes;
     }
 #pragma unroll
     for (int chunk = 0; chunk < T::kQkChunks; ++chunk) {
       Fragment pair[2];
-      load_row_fragments(pair, rows, role.lane);
+      make_row_fragments<T::kConfig.q_type, T::kType>(pair, words[chunk]);
       q.put(pair, role, block, chunk);
-#pragma unroll
-      for (int slot = 0; slot < kLaneRows; ++slot)
-        rows[slot] += internal::kChunkDims * T::kElementBytes;
     }
   }
 }
-
-// A KV tile on its way from memory to LDS. Eight lanes share a token; a lane has one token of each load group, so one
-// page look-up serves nine loads. Positions past the end repeat the last one: finite values that the mask removes.
-template <int kRow>
-struct KvPipe {
-  using T = Tile<kRow>;
-  Words4 data[T::kLoadGroups][T::kLoadsPerToken];
-  int page[T::kLoadGroups];
-
-  const int32_t* pages;  // of the sequence
-  int kv_end;
-  int token;  // of this lane in a load group
-  int column_bytes;
-
-  HIPMLA_DEVICE KvPipe(const MlaParams& params, const WaveRole<kRow>& role,
-                       const Sequence& sequence, int item_kv_end)
-      : pages(params.kv_indices + sequence.page_begin), kv_end(item_kv_end) {
-    token = wave_id() * kTokensPerLoad + role.lane / kLanesPerToken;
-    column_bytes = role.lane % kLanesPerToken * kLoadBytes;
-  }
-
-  HIPMLA_DEVICE int position(int tile_begin, int group) const {
-    const int p = tile_begin + group * T::kLoadTokens + token;
-    return p < kv_end ? p : kv_end - 1;
-  }
-
-  // Starts the loads of the page ids of the tile at `tile_begin`.
-  HIPMLA_DEVICE void look_up(const MlaParams& params, int tile_begin) {
-#pragma unroll
-    for (int group = 0; group < T::kLoadGroups; ++group)
-      page[group] = pages[divide(position(tile_begin, group), params.page_size)];
-  }
-
-  // Starts the loads of that tile; the page ids must have been looked up.
-  HIPMLA_DEVICE void prefetch(const MlaParams& params, int tile_begin) {
-#pragma unroll
-    for (int group = 0; group < T::kLoadGroups; ++group) {
-      const int p = position(tile_begin, group);
-      const int in_page =
-          p - divide(p, params.page_size) * static_cast<int>(params.page_size.divisor);
-      const char* source = static_cast<const char*>(params.kv) + column_bytes +
-                           T::kElementBytes * (page[group] * params.kv_stride_page +
-                                               in_page * params.kv_stride_token);
-#pragma unroll
-      for (int i = 0; i < T::kLoadsPerToken; ++i)
-        data[group][i] = load_global16(source + i * kLanesPerToken * kLoadBytes);
-    }
-  }
-
-  // Writes the loaded tile to `tile` [tile_kv][kRowBytes] in LDS.
-  HIPMLA_DEVICE void commit(char* tile) const {
-#pragma unroll
-    for (int group = 0; group < T::kLoadGroups; ++group) {
-      char* target = tile + (group * T::kLoadTokens + token) * T::kRowBytes + column_bytes;
-#pragma unroll
-      for (int i = 0; i < T::kLoadsPerToken; ++i)
-        store_lds16(target + i * kLanesPerToken * kLoadBytes, data[group][i]);
-    }
-  }
-};
 
 // This wave's share of the scores.
 //   tile    [tile_kv][kRowBytes] in LDS
@@ -382,7 +228,7 @@ struct OutputTile {
   float max[T::kRowBlocks][kLaneRows];
   float sum[T::kRowBlocks][kLaneRows];
 
-  HIPMLA_DEVICE OutputTile() {
+  HIPMLA_DEVICE void clear() {
 #pragma unroll
     for (int block = 0; block < T::kRowBlocks; ++block) {
 #pragma unroll
@@ -431,54 +277,103 @@ struct OutputTile {
   }
 };
 
-// Scales the scores of one tile and sets those that a row may not see to -inf; their maxima over this lane.
-template <int kRow>
-HIPMLA_DEVICE void mask_scores(AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks],
-                               float (&tile_max)[Tile<kRow>::kRowBlocks][kLaneRows],
-                               const QueryTile<kRow>& q, float scale_log2, int tile_begin,
-                               int lane) {
-  using T = Tile<kRow>;
-  bool masked = false;
+// Calls f(score, row block, first token of the token block, accumulator element) for each of this lane's scores.
+template <int kRow, typename F>
+HIPMLA_DEVICE void for_each_score(
+    AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks], F f) {
 #pragma unroll
-  for (int block = 0; block < T::kRowBlocks; ++block)
+  for (int block = 0; block < Tile<kRow>::kRowBlocks; ++block)
 #pragma unroll
-    for (int slot = 0; slot < kLaneRows; ++slot) {
-      masked = masked || q.limit[block][slot] < tile_begin + T::kTokens;
-      tile_max[block][slot] = -kInfinity;
-    }
-  masked = any_lane(masked);
-#pragma unroll
-  for (int block = 0; block < T::kRowBlocks; ++block)
-#pragma unroll
-    for (int tokens = 0; tokens < T::kTokenBlocks; ++tokens) {
-      AccTile& s = scores[block][tokens];
-#pragma unroll
-      for (int r = 0; r < kAccElements; ++r) s[r] *= scale_log2;
-      if (masked) {
-        const int first = tile_begin + tokens * internal::kBlockTokens;
-#pragma unroll
-        for (int r = 0; r < kAccElements; ++r)
-          s[r] = first + acc_col(lane, r) < q.limit[block][acc_slot(r)] ? s[r] : -kInfinity;
-      }
+    for (int tokens = 0; tokens < Tile<kRow>::kTokenBlocks; ++tokens)
 #pragma unroll
       for (int r = 0; r < kAccElements; ++r) {
-        float& max = tile_max[block][acc_slot(r)];
-        max = __builtin_fmaxf(max, s[r]);
+        float s = scores[block][tokens][r];
+        f(s, block, tokens * internal::kBlockTokens, r);
+        scores[block][tokens][r] = s;
       }
+}
+
+// cap * tanh(t / cap), by way of 2^x.
+HIPMLA_DEVICE float soft_cap(float t, float cap, float inverse_cap) {
+  const float power = exp2_fast(2.0f * kLog2E * inverse_cap * t);
+  return cap - 2.0f * cap * reciprocal_fast(1.0f + power);
+}
+
+// The item as its waves need it in every tile.
+struct ItemView {
+  const MlaParams& params;
+  const Sequence& sequence;
+  int row_begin;
+  int row_end;
+  int kv_end;
+  float scale_log2;
+};
+
+// Sets the scores that a row may not see to -inf.
+//   flags  [tile_kv] of a sparse call, else not read
+template <int kRow>
+HIPMLA_DEVICE void mask_scores(AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks],
+                               const ItemView& item, const WaveRole<kRow>& role, int tile_begin,
+                               const uint32_t* flags) {
+  VisibleRange visible[Tile<kRow>::kRowBlocks][kLaneRows];
+#pragma unroll
+  for (int block = 0; block < Tile<kRow>::kRowBlocks; ++block)
+#pragma unroll
+    for (int slot = 0; slot < kLaneRows; ++slot) {
+      const int row = item.row_begin + role.row(block, slot);
+      const PackedRow packed(item.params, row < item.row_end ? row : item.row_end - 1);
+      VisibleRange& range = visible[block][slot];
+      range = item.sequence.visible(item.params, packed.query);
+      if (range.end > item.kv_end) range.end = item.kv_end;
     }
+  for_each_score<kRow>(scores, [&](float& s, int block, int first, int r) {
+    const int position = tile_begin + first + acc_col(role.lane, r);
+    const VisibleRange range = visible[block][acc_slot(r)];
+    s = position < range.end && position >= range.begin ? s : -kInfinity;
+  });
+  if (is_sparse(item.params))
+    for_each_score<kRow>(scores, [&](float& s, int, int first, int r) {
+      s = flags[first + acc_col(role.lane, r)] ? s : -kInfinity;
+    });
+}
+
+// Scores in powers of two: scaled, capped, masked.
+template <int kRow>
+HIPMLA_DEVICE void finish_scores(
+    AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks], const ItemView& item,
+    const QueryTile<kRow>& q, const WaveRole<kRow>& role, int tile_begin, const uint32_t* flags) {
+  const MlaParams& params = item.params;
+  const float scale_log2 = item.scale_log2;
+  for_each_score<kRow>(scores, [&](float& s, int, int, int) { s *= scale_log2; });
+  if (params.soft_cap_log2 > 0.0f) {
+    const float cap = params.soft_cap_log2;
+    const float inverse_cap = reciprocal_fast(cap);
+    for_each_score<kRow>(scores,
+                         [&](float& s, int, int, int) { s = soft_cap(s, cap, inverse_cap); });
+  }
+  const int tile_end = tile_begin + Tile<kRow>::kTokens;
+  if (tile_begin < q.seen_by_all.begin || tile_end > q.seen_by_all.end || tile_end > item.kv_end ||
+      is_sparse(params))
+    mask_scores<kRow>(scores, item, role, tile_begin, flags);
 }
 
 // Folds the scores of one tile into the running softmax.
-//   scores  [row_blocks][token_blocks]  in: q.k, unscaled; consumed
+//   scores  [row_blocks][token_blocks]  in: in powers of two, -inf where masked; consumed
 //   p       [row_blocks][token_blocks]  out: 2^(t - max) as fragments, 0 where masked
 template <int kRow>
 HIPMLA_DEVICE void softmax_tile(Fragment (&p)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks],
                                 AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks],
-                                OutputTile<kRow>& out, const QueryTile<kRow>& q, float scale_log2,
-                                int tile_begin, int lane) {
+                                OutputTile<kRow>& out) {
   using T = Tile<kRow>;
   float tile_max[T::kRowBlocks][kLaneRows];
-  mask_scores<kRow>(scores, tile_max, q, scale_log2, tile_begin, lane);
+#pragma unroll
+  for (int block = 0; block < T::kRowBlocks; ++block)
+#pragma unroll
+    for (int slot = 0; slot < kLaneRows; ++slot) tile_max[block][slot] = -kInfinity;
+  for_each_score<kRow>(scores, [&](float& s, int block, int, int r) {
+    float& max = tile_max[block][acc_slot(r)];
+    max = max_of(max, s);
+  });
   out.raise_max(tile_max);
 #pragma unroll
   for (int block = 0; block < T::kRowBlocks; ++block)
@@ -521,21 +416,21 @@ HIPMLA_DEVICE void accumulate_output(
 // Scores, softmax and output of one KV tile.
 template <int kRow>
 HIPMLA_DEVICE void attend_kv_tile(OutputTile<kRow>& out, const QueryTile<kRow>& q,
-                                  const MlaParams& params, const WaveRole<kRow>& role, char* lds,
-                                  int tile_begin) {
+                                  const ItemView& item, const WaveRole<kRow>& role, Lds<kRow> lds,
+                                  KvTile tile, int tile_begin) {
   using T = Tile<kRow>;
   AccTile scores[T::kRowBlocks][T::kTokenBlocks];
   if constexpr (T::kSplitWaves == 1) {
-    compute_scores(scores, q, role, lds);
+    compute_scores(scores, q, role, tile.rows);
   } else {
     AccTile mine[T::kRowBlocks][T::kWaveTokenBlocks];
-    compute_scores(mine, q, role, lds);
-    exchange_scores<kRow>(scores, mine, role, lds + T::kConfig.kv_tile_bytes());
+    compute_scores(mine, q, role, tile.rows);
+    exchange_scores<kRow>(scores, mine, role, lds.scores());
   }
+  finish_scores<kRow>(scores, item, q, role, tile_begin, tile.flags);
   Fragment p[T::kRowBlocks][T::kTokenBlocks];
-  softmax_tile<kRow>(p, scores, out, q, params.scale_log2, tile_begin, role.lane);
-  if constexpr (T::kInAccumulators) schedule_fence();
-  accumulate_output<kRow>(out, p, role, lds);
+  softmax_tile<kRow>(p, scores, out);
+  accumulate_output<kRow>(out, p, role, tile.rows);
 }
 
 // Writes neighbouring elements of an output row, the first at `target`.
@@ -578,12 +473,45 @@ HIPMLA_DEVICE void store_row_block(char* const (&rows)[kLaneRows],
     }
 }
 
-// Normalises and writes the rows as kOut.
-//   o    first element of the tensor; offset(row): elements to a row, counted from the item's first
-//   lse  likewise, or null
-template <DataType kOut, int kRow, typename Offset, typename LseOffset>
+// Where an item that holds all the KV of its rows writes them, by row of the item.
+struct FinalTarget {
+  const MlaParams& params;
+  const Sequence& sequence;
+  int row_begin;
+
+  HIPMLA_DEVICE PackedRow packed(int row) const { return {params, row_begin + row}; }
+  HIPMLA_DEVICE void* o() const { return params.o; }
+  HIPMLA_DEVICE int64_t o_offset(int row) const {
+    return packed(row).offset(sequence.first_q, params.o_stride_token, params.o_stride_head);
+  }
+  HIPMLA_DEVICE float* lse(int row) const {
+    return params.lse ? params.lse + packed(row).offset(sequence.first_q, params.lse_stride_token,
+                                                        params.lse_stride_head)
+                      : nullptr;
+  }
+  HIPMLA_DEVICE float lse_factor() const { return params.lse_factor; }
+  // What the row's sink adds to a sum of 2^(t - max).
+  HIPMLA_DEVICE float sink(int row, float max) const {
+    return params.sink ? exp2_fast(kLog2E * params.sink[packed(row).head] - max) : 0.0f;
+  }
+};
+
+// Where an item that holds a part of the KV writes its state, for stage 2.
+struct PartialTarget {
+  const MlaParams& params;
+  int64_t partial_row;
+
+  HIPMLA_DEVICE void* o() const { return params.partial_o; }
+  HIPMLA_DEVICE int64_t o_offset(int row) const { return (partial_row + row) * internal::kVDim; }
+  HIPMLA_DEVICE float* lse(int row) const { return params.partial_lse + partial_row + row; }
+  HIPMLA_DEVICE float lse_factor() const { return kLn2; }
+  HIPMLA_DEVICE float sink(int, float) const { return 0.0f; }
+};
+
+// Normalises and writes the item's rows as kOut.
+template <DataType kOut, int kRow, typename Target>
 HIPMLA_DEVICE void store_rows(OutputTile<kRow>& out, const WaveRole<kRow>& role, int num_rows,
-                              void* o, Offset offset, float* lse, LseOffset lse_offset) {
+                              float output_scale, const Target& target) {
   using T = Tile<kRow>;
 #pragma unroll
   for (int block = 0; block < T::kRowBlocks; ++block) {
@@ -592,53 +520,58 @@ HIPMLA_DEVICE void store_rows(OutputTile<kRow>& out, const WaveRole<kRow>& role,
 #pragma unroll
     for (int slot = 0; slot < kLaneRows; ++slot) {
       const float sum = row_sum(out.sum[block][slot]);
-      factor[slot] = sum == 0.0f ? 0.0f : reciprocal_fast(sum);  // NaN stays NaN
+      const float max = out.max[block][slot];
       const int row = role.row(block, slot);
       rows[slot] = nullptr;
+      factor[slot] = 0.0f;
       if (row >= num_rows) continue;
-      rows[slot] = static_cast<char*>(o) + offset(row) * static_cast<int64_t>(element_bytes(kOut));
-      if (lse && role.split == 0 && leads_row(role.lane))
-        store_global(lse + lse_offset(row),
-                     sum == 0.0f ? -kInfinity : kLn2 * (out.max[block][slot] + log2_fast(sum)));
+      if (sum != 0.0f)  // NaN stays NaN
+        factor[slot] = output_scale * reciprocal_fast(sum + target.sink(row, max));
+      rows[slot] = static_cast<char*>(target.o()) +
+                   target.o_offset(row) * static_cast<int64_t>(element_bytes(kOut));
+      if (role.split != 0 || !leads_row(role.lane)) continue;
+      if (float* lse = target.lse(row))
+        store_global(lse, sum == 0.0f ? -kInfinity : target.lse_factor() * (max + log2_fast(sum)));
     }
     store_row_block<kOut>(rows, out.acc[block], factor, role);
   }
 }
 
-// Writes o and lse of an item that holds all the KV of its rows.
 template <int kRow>
-HIPMLA_DEVICE void store_final(OutputTile<kRow>& out, const MlaParams& params,
-                               const WaveRole<kRow>& role, const Sequence& sequence, int row_begin,
-                               int num_rows) {
-  const auto offset = [&](int64_t stride_token, int64_t stride_head) {
-    return [&params, &sequence, row_begin, stride_token, stride_head](int row) {
-      return PackedRow(params, row_begin + row).offset(sequence.first_q, stride_token, stride_head);
-    };
-  };
-  const auto o = offset(params.o_stride_token, params.o_stride_head);
-  const auto lse = offset(params.lse_stride_token, params.lse_stride_head);
-  if (params.o_type == DataType::kF32)
-    store_rows<DataType::kF32>(out, role, num_rows, params.o, o, params.lse, lse);
-  else if (params.o_type == DataType::kF16)
-    store_rows<DataType::kF16>(out, role, num_rows, params.o, o, params.lse, lse);
+HIPMLA_DEVICE void store_final(OutputTile<kRow>& out, const WaveRole<kRow>& role, int num_rows,
+                               float output_scale, const FinalTarget& target) {
+  const DataType type = target.params.o_type;
+  if (type == DataType::kF32)
+    store_rows<DataType::kF32>(out, role, num_rows, output_scale, target);
+  else if (type == DataType::kF16)
+    store_rows<DataType::kF16>(out, role, num_rows, output_scale, target);
   else
-    store_rows<DataType::kBf16>(out, role, num_rows, params.o, o, params.lse, lse);
+    store_rows<DataType::kBf16>(out, role, num_rows, output_scale, target);
 }
 
-// Writes the state of an item that holds a part of the KV, for stage 2.
+// All KV tiles of an item.
 template <int kRow>
-HIPMLA_DEVICE void store_partial(OutputTile<kRow>& out, const MlaParams& params,
-                                 const WaveRole<kRow>& role, int64_t partial_row, int num_rows) {
-  store_rows<DataType::kF32>(
-      out, role, num_rows, params.partial_o,
-      [partial_row](int row) { return (partial_row + row) * internal::kVDim; }, params.partial_lse,
-      [partial_row](int row) { return partial_row + row; });
+HIPMLA_DEVICE void attend_item_kv(OutputTile<kRow>& out, const ItemView& item,
+                                  const WaveRole<kRow>& role, Lds<kRow> lds, int kv_begin) {
+  constexpr int kTokens = Tile<kRow>::kTokens;
+  const MlaParams& params = item.params;
+  KvPipe<kRow> pipe(role, item.sequence, item.kv_end, lds);
+  pipe.look_up(params, kv_begin);
+  QueryTile<kRow> q;
+  q.lds = lds.q_chunks();
+  load_q_tile(q, params, role, item.sequence, item.row_begin, item.row_end);
+  pipe.start(params, kv_begin);
+  schedule_fence();
+  out.clear();  // not earlier: the output tile and Q in two forms do not fit the registers
+  for (int tile_begin = kv_begin; tile_begin < item.kv_end; tile_begin += kTokens) {
+    const KvTile tile = pipe.next(params, tile_begin);
+    attend_kv_tile(out, q, item, role, lds, tile, tile_begin);
+  }
 }
 
 // One work item by the whole workgroup. `lds` has kConfig.lds_bytes() bytes.
 template <int kRow>
 HIPMLA_DEVICE void attend_work_item(const MlaParams& params, const WorkItem* item, char* lds) {
-  using T = Tile<kRow>;
   const WaveRole<kRow> role;
   const Sequence sequence(params, load_uniform(&item->batch));
   const int rows = sequence.num_rows(params);
@@ -649,31 +582,24 @@ HIPMLA_DEVICE void attend_work_item(const MlaParams& params, const WorkItem* ite
   const int kv_begin = load_uniform(&item->kv_begin);
   const int item_kv_end = load_uniform(&item->kv_end);
   const int kv_end = item_kv_end < sequence.kv_len ? item_kv_end : sequence.kv_len;
+  const float kv_scale = params.kv_scale ? load_uniform(params.kv_scale) : 1.0f;
+  const float q_scale = params.q_scale ? load_uniform(params.q_scale) : 1.0f;
+  const ItemView view{params,  sequence, row_begin,
+                      row_end, kv_end,   params.scale_log2 * q_scale * kv_scale};
 
   OutputTile<kRow> out;
-  if (kv_begin < kv_end) {
-    KvPipe<kRow> pipe(params, role, sequence, kv_end);
-    pipe.look_up(params, kv_begin);
-    QueryTile<kRow> q;
-    q.lds = lds + T::kConfig.kv_tile_bytes() + T::kConfig.score_bytes();
-    load_q_tile(q, params, role, sequence, row_begin, row_end, kv_end);
-    pipe.prefetch(params, kv_begin);
-    pipe.look_up(params, kv_begin + T::kTokens);
-    for (int tile_begin = kv_begin; tile_begin < kv_end; tile_begin += T::kTokens) {
-      block_barrier();
-      pipe.commit(lds);
-      if constexpr (T::kInAccumulators) schedule_fence();
-      pipe.prefetch(params, tile_begin + T::kTokens);
-      pipe.look_up(params, tile_begin + 2 * T::kTokens);
-      block_barrier();
-      attend_kv_tile(out, q, params, role, lds, tile_begin);
-    }
-  }
+  if (kv_begin < kv_end)
+    attend_item_kv(out, view, role, Lds<kRow>{lds}, kv_begin);
+  else
+    out.clear();
+  const float output_scale = params.output_scale * kv_scale;
+  const int num_rows = row_end - row_begin;
   const int64_t partial_row = load_uniform(&item->partial_row);
   if (partial_row < 0)
-    store_final(out, params, role, sequence, row_begin, row_end - row_begin);
+    store_final(out, role, num_rows, output_scale, {params, sequence, row_begin});
   else
-    store_partial(out, params, role, partial_row, row_end - row_begin);
+    store_rows<DataType::kF32>(out, role, num_rows, output_scale,
+                               PartialTarget{params, partial_row});
 }
 
 }  // namespace hipmla::device

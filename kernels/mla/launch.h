@@ -21,4 +21,7 @@ hipError_t launch_stage1_split_kv(int config_index, const MlaParams& params, int
 hipError_t launch_stage2(const MlaParams& params, int num_reduce_items, int tile_rows,
                          hipStream_t stream);
 
+// Queues the merge of shard states, num_rows > 0.
+hipError_t launch_merge_states(const MergeParams& params, hipStream_t stream);
+
 }  // namespace hipmla::internal

@@ -13,7 +13,14 @@ namespace hipmla::internal {
 
 using Stage1Launcher = hipError_t (*)(const MlaParams&, int num_workgroups, hipStream_t);
 
-// Kernels<kRow>::launch for each row of `kSchedule`, null for the others.
+// Whether this platform builds a row.
+constexpr bool platform_has_row(const Stage1Config& config) {
+  for (Arch arch : kArchs)
+    if ((config.archs & arch_bit(arch)) != 0 && device::platform_has(arch)) return true;
+  return false;
+}
+
+// Kernels<kRow>::launch for each row of `kSchedule` that the platform builds, null for the others.
 template <Schedule kSchedule, template <int> class Kernels, size_t... kRows>
 constexpr auto make_stage1_launchers(std::index_sequence<kRows...>) {
   struct Table {
@@ -21,7 +28,9 @@ constexpr auto make_stage1_launchers(std::index_sequence<kRows...>) {
   };
   constexpr auto pick = [](auto row) -> Stage1Launcher {
     constexpr int kRow = decltype(row)::value;
-    if constexpr (kStage1Configs[kRow].schedule == kSchedule) return &Kernels<kRow>::launch;
+    if constexpr (kStage1Configs[kRow].schedule == kSchedule &&
+                  platform_has_row(kStage1Configs[kRow]))
+      return &Kernels<kRow>::launch;
     return nullptr;
   };
   return Table{{pick(std::integral_constant<int, static_cast<int>(kRows)>{})...}};

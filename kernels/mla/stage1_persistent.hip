@@ -16,7 +16,8 @@ void stage1_persistent(MlaParams params) {
   const int32_t* slot = params.slot_item_begin + device::block_id();
   const int end = device::load_uniform(slot + 1);
   for (int item = device::load_uniform(slot); item < end; ++item)
-    device::attend_work_item<kRow>(params, params.items + item, lds);
+    if constexpr (device::Tile<kRow>::kExists)
+      device::attend_work_item<kRow>(params, params.items + item, lds);
 }
 
 template <int kRow>

@@ -11,7 +11,9 @@ namespace {
 template <int kRow>
 HIPMLA_STAGE1_KERNEL(device::Tile<kRow>::kThreads, kStage1Configs[kRow].waves_per_simd())
 void stage1_split_kv(MlaParams params) {
-  device::attend_work_item<kRow>(params, params.items + device::block_id(), device::dynamic_lds());
+  if constexpr (device::Tile<kRow>::kExists)
+    device::attend_work_item<kRow>(params, params.items + device::block_id(),
+                                   device::dynamic_lds());
 }
 
 template <int kRow>

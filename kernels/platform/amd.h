@@ -22,9 +22,30 @@ namespace hipmla::device {
 
 constexpr int kWaveSize = 64;
 
+// The processor that this pass of the compiler is for; unknown in the host pass.
+#if defined(__gfx90a__)
+constexpr Arch kCompiledArch = Arch::kGfx90a;
+#elif defined(__gfx942__)
+constexpr Arch kCompiledArch = Arch::kGfx942;
+#elif defined(__gfx950__)
+constexpr Arch kCompiledArch = Arch::kGfx950;
+#else
+constexpr Arch kCompiledArch = Arch::kUnknown;
+#endif
+
 typedef uint32_t Words2 __attribute__((vector_size(8), may_alias));
 typedef uint32_t Words4 __attribute__((vector_size(16), may_alias));
 typedef float Floats4 __attribute__((vector_size(16), may_alias));
+
+HIPMLA_DEVICE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+HIPMLA_DEVICE float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+HIPMLA_DEVICE float max_of(float a, float b) { return __builtin_fmaxf(a, b); }
+
+}  // namespace hipmla::device
+
+#include "kernels/platform/numbers.h"
+
+namespace hipmla::device {
 
 HIPMLA_DEVICE int thread_id() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
 HIPMLA_DEVICE int block_id() { return static_cast<int>(__builtin_amdgcn_workgroup_id_x()); }
@@ -56,7 +77,7 @@ HIPMLA_DEVICE float wave_reduce(float x, Op op) {
   return x;
 }
 HIPMLA_DEVICE float wave_max(float x) {
-  return wave_reduce(x, [](float a, float b) { return __builtin_fmaxf(a, b); });
+  return wave_reduce(x, [](float a, float b) { return max_of(a, b); });
 }
 HIPMLA_DEVICE float wave_sum(float x) {
   return wave_reduce(x, [](float a, float b) { return a + b; });
@@ -65,6 +86,7 @@ HIPMLA_DEVICE float wave_sum(float x) {
 #define HIPMLA_GLOBAL_MEMORY __attribute__((address_space(1)))
 #define HIPMLA_CONSTANT_MEMORY __attribute__((address_space(4)))
 HIPMLA_DEVICE Words4 load_global16(const void* p) { return *(const HIPMLA_GLOBAL_MEMORY Words4*)p; }
+HIPMLA_DEVICE Words2 load_global8(const void* p) { return *(const HIPMLA_GLOBAL_MEMORY Words2*)p; }
 HIPMLA_DEVICE void store_global16(void* p, Words4 x) { *(HIPMLA_GLOBAL_MEMORY Words4*)p = x; }
 HIPMLA_DEVICE void store_global(float* p, float x) { *(HIPMLA_GLOBAL_MEMORY float*)p = x; }
 // 4 or 8 neighbouring words, by 16-byte stores.
@@ -100,8 +122,31 @@ HIPMLA_DEVICE uint32_t permute_bytes(uint32_t high, uint32_t low, uint32_t selec
   return __builtin_amdgcn_perm(high, low, selector);
 }
 
+// The four fp8 values of a word. gfx942 has instructions for FNUZ, gfx950 for FN.
+template <DataType kFp8>
+HIPMLA_DEVICE void fp8_to_f32(float (&out)[4], uint32_t word) {
+  constexpr bool kNative = (kCompiledArch == Arch::kGfx942 && kFp8 == DataType::kFp8E4m3Fnuz) ||
+                           (kCompiledArch == Arch::kGfx950 && kFp8 == DataType::kFp8E4m3Fn);
+  if constexpr (kNative) {
+#if defined(__gfx942__) || defined(__gfx950__)
+    const auto low = __builtin_amdgcn_cvt_pk_f32_fp8(static_cast<int>(word), false);
+    const auto high = __builtin_amdgcn_cvt_pk_f32_fp8(static_cast<int>(word), true);
+    out[0] = low[0];
+    out[1] = low[1];
+    out[2] = high[0];
+    out[3] = high[1];
+#endif
+  } else {
+    fp8_bits_to_f32<kFp8>(out, word);
+  }
+}
+
 HIPMLA_DEVICE uint16_t f16_bits(float x) {
   return __builtin_bit_cast(uint16_t, static_cast<_Float16>(x));
+}
+
+HIPMLA_DEVICE float f16_to_f32(uint16_t bits) {
+  return static_cast<float>(__builtin_bit_cast(_Float16, bits));
 }
 
 template <DataType kType>

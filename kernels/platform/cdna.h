@@ -21,6 +21,20 @@
 
 namespace hipmla::device {
 
+// Copies to LDS that are done when they return; a block_barrier makes them visible as if they had been waited for.
+HIPMLA_DEVICE void copy_to_lds16(void* lds, const void* source, bool exists) {
+  store_lds16(lds, exists ? load_global16(source) : Words4{});
+}
+HIPMLA_DEVICE void commit_copies() {}
+template <int kPending>
+HIPMLA_DEVICE void wait_copies() {}
+
+constexpr bool kHasAccumulatorFile = true;
+// Whether a kernel for `arch` can be written in this vocabulary.
+constexpr bool platform_has(Arch arch) {
+  return arch == Arch::kGfx90a || arch == Arch::kGfx942 || arch == Arch::kGfx950;
+}
+
 using Fragment = Words2;
 using AccTile = Floats4;
 
@@ -36,8 +50,8 @@ HIPMLA_DEVICE bool leads_row(int lane) { return lane < 16; }
 
 // Over the lanes that share a row; each of them gets the result.
 HIPMLA_DEVICE float row_max(float x) {
-  x = __builtin_fmaxf(x, shuffle_xor(x, 16));
-  return __builtin_fmaxf(x, shuffle_xor(x, 32));
+  x = max_of(x, shuffle_xor(x, 16));
+  return max_of(x, shuffle_xor(x, 32));
 }
 HIPMLA_DEVICE float row_sum(float x) {
   x += shuffle_xor(x, 16);
@@ -47,13 +61,6 @@ HIPMLA_DEVICE float row_sum(float x) {
 HIPMLA_DEVICE void split_words(Words4 words, Fragment (&out)[2]) {
   out[0] = Fragment{words[0], words[1]};
   out[1] = Fragment{words[2], words[3]};
-}
-
-// Two B fragments: 16 rows x 32 dims. Lane group g holds dims 8 g .. 8 g + 7.
-//   rows  [kLaneRows] this lane's rows in global memory, at the first of the dims
-HIPMLA_DEVICE void load_row_fragments(Fragment (&out)[2], const char* const (&rows)[kLaneRows],
-                                      int lane) {
-  split_words(load_global16(rows[0] + 16 * (lane / 16)), out);
 }
 
 // The same two fragments, put aside in LDS: [lanes] of 16 bytes.
@@ -100,9 +107,6 @@ HIPMLA_DEVICE void output_run(float (&out)[kRunElements], const AccTile* acc, in
   for (int e = 0; e < kRunElements; ++e) out[e] = acc[e][r] * factor;
 }
 
-HIPMLA_DEVICE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
-HIPMLA_DEVICE float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
-
 // Round to nearest even; every NaN becomes the quiet NaN.
 HIPMLA_DEVICE uint16_t bf16_bits(float x) {
   const uint32_t u = x != x ? 0x7fc00000u : bits_of(x);
@@ -128,6 +132,57 @@ HIPMLA_DEVICE Fragment pack_probabilities(AccTile p) {
                     permute_bytes(bits_of(p[3]) + 0x8000u, bits_of(p[2]) + 0x8000u, high_halves)};
   } else {
     return Fragment{pack_nearest<kType>(p[0], p[1]), pack_nearest<kType>(p[2], p[3])};
+  }
+}
+
+// The value of a bf16 or f16 in the low half of a word.
+template <DataType kType>
+HIPMLA_DEVICE float half_to_f32(uint32_t bits) {
+  if constexpr (kType == DataType::kBf16)
+    return float_of(bits << 16);
+  else
+    return f16_to_f32(static_cast<uint16_t>(bits));
+}
+
+// Two values that kType holds exactly, the first in the low half.
+template <DataType kType>
+HIPMLA_DEVICE uint32_t pack_exact(float first, float second) {
+  if constexpr (kType == DataType::kBf16)
+    return permute_bytes(bits_of(second), bits_of(first), 0x07060302u);  // the high halves
+  else
+    return pack_nearest<kType>(first, second);
+}
+
+// 16 rows x 32 dims of kQ, as this lane loads them: lane group g has dims 8 g .. 8 g + 7 of its row.
+template <DataType kQ>
+struct RowWords {
+  uint32_t words[is_fp8(kQ) ? 2 : 4];
+};
+//   rows  [kLaneRows] this lane's rows in global memory, at the first of the dims
+template <DataType kQ>
+HIPMLA_DEVICE RowWords<kQ> load_row_words(const char* const (&rows)[kLaneRows], int lane) {
+  if constexpr (is_fp8(kQ)) {
+    const Words2 w = load_global8(rows[0] + 8 * (lane / 16));
+    return {{w[0], w[1]}};
+  } else {
+    const Words4 w = load_global16(rows[0] + 16 * (lane / 16));
+    return {{w[0], w[1], w[2], w[3]}};
+  }
+}
+// The two B fragments of kType that they make.
+template <DataType kQ, DataType kType>
+HIPMLA_DEVICE void make_row_fragments(Fragment (&out)[2], const RowWords<kQ>& in) {
+  if constexpr (is_fp8(kQ)) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float x[4];
+      fp8_to_f32<kQ>(x, in.words[i]);
+      out[i] = Fragment{pack_exact<kType>(x[0], x[1]), pack_exact<kType>(x[2], x[3])};
+    }
+    schedule_fence();  // one conversion at a time: the registers for more are not there
+  } else {
+    out[0] = Fragment{in.words[0], in.words[1]};
+    out[1] = Fragment{in.words[2], in.words[3]};
   }
 }
 

@@ -18,10 +18,21 @@
 namespace hipmla::device {
 
 constexpr int kWaveSize = 64;
+constexpr Arch kCompiledArch = Arch::kUnknown;  // one build stands for all it emulates
 
 typedef uint32_t Words2 __attribute__((vector_size(8), may_alias));
 typedef uint32_t Words4 __attribute__((vector_size(16), may_alias));
 typedef float Floats4 __attribute__((vector_size(16), may_alias));
+
+HIPMLA_DEVICE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+HIPMLA_DEVICE float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+HIPMLA_DEVICE float max_of(float a, float b) { return __builtin_fmaxf(a, b); }
+
+}  // namespace hipmla::device
+
+#include "kernels/platform/numbers.h"
+
+namespace hipmla::device {
 
 HIPMLA_DEVICE int thread_id() { return static_cast<int>(threadIdx.x); }
 HIPMLA_DEVICE int block_id() { return static_cast<int>(blockIdx.x); }
@@ -41,6 +52,7 @@ HIPMLA_DEVICE float wave_sum(float x) {
 }
 
 HIPMLA_DEVICE Words4 load_global16(const void* p) { return *static_cast<const Words4*>(p); }
+HIPMLA_DEVICE Words2 load_global8(const void* p) { return *static_cast<const Words2*>(p); }
 HIPMLA_DEVICE void store_global16(void* p, Words4 x) { *static_cast<Words4*>(p) = x; }
 HIPMLA_DEVICE void store_global(float* p, float x) { *p = x; }
 template <int kCount>
@@ -68,7 +80,12 @@ HIPMLA_DEVICE float reciprocal_fast(float x) { return 1.0f / x; }
 HIPMLA_DEVICE uint32_t permute_bytes(uint32_t high, uint32_t low, uint32_t selector) {
   return hip_cpu::perm_b32(high, low, selector);
 }
+template <DataType kFp8>
+HIPMLA_DEVICE void fp8_to_f32(float (&out)[4], uint32_t word) {
+  fp8_bits_to_f32<kFp8>(out, word);
+}
 HIPMLA_DEVICE uint16_t f16_bits(float x) { return hip_cpu::f32_to_f16(x); }
+HIPMLA_DEVICE float f16_to_f32(uint16_t bits) { return hip_cpu::f16_to_f32(bits); }
 
 template <DataType kType>
 HIPMLA_DEVICE void mfma_batch(const hip_cpu::MfmaOperands* ops, int count) {

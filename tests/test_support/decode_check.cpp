@@ -22,6 +22,20 @@ std::string check_empty_parts(const DecodeResult& result) {
   return "";
 }
 
+// Partials know no sink, and their LSE is natural.
+void finish_merged(const Batch& batch, std::vector<float>* o, std::vector<float>* lse) {
+  const auto num_heads = static_cast<size_t>(batch.spec.num_heads);
+  for (size_t row = 0; row < lse->size(); ++row) {
+    const double natural = (*lse)[row];
+    if (!batch.sink.empty() && !std::isinf(natural)) {
+      const double share = 1.0 / (1.0 + std::exp(batch.sink[row % num_heads] - natural));
+      for (size_t i = row * kHeadDimV; i < (row + 1) * kHeadDimV; ++i)
+        (*o)[i] = static_cast<float>(share * static_cast<double>((*o)[i]));
+    }
+    if (batch.spec.lse_base2) (*lse)[row] = static_cast<float>(natural / std::log(2.0));
+  }
+}
+
 }  // namespace
 
 void merge_parts(const std::vector<float>& part_o, const std::vector<float>& part_lse,
@@ -48,6 +62,10 @@ void merge_parts(const std::vector<float>& part_o, const std::vector<float>& par
   }
 }
 
+Arithmetic arithmetic_of(const BatchSpec& spec, Arch arch, ErrorModel model) {
+  return library_arithmetic(spec.q_type, spec.o_type, spec.has_token_factors(), arch, model);
+}
+
 std::string check_result(const Batch& batch, const MlaReference& reference, const DecodeRun& run,
                          const DecodeResult& result, Arch arch, const std::string& rerun) {
   const std::string again = "\n  run again: " + rerun;
@@ -56,23 +74,22 @@ std::string check_result(const Batch& batch, const MlaReference& reference, cons
            again;
   if (!result.problems.empty()) return result.problems + again;
 
-  const DataType type = batch.spec.type;
-  constexpr ErrorModel kModel = ErrorModel::kStatistical;
+  const Arithmetic arithmetic = arithmetic_of(batch.spec, arch);
   std::string text;
   const auto add = [&](const std::string& prefix, const Comparison& comparison) {
     if (!comparison.ok) text += (text.empty() ? "" : "\n") + prefix + comparison.failure;
   };
-  add("",
-      compare_o(reference, reference.o, result.o, type, batch.spec.o_type, rerun, kModel, arch));
-  if (run.with_lse)
-    add("", compare_lse(reference, reference.lse, result.lse, type, rerun, kModel, arch));
+  add("", compare_o(reference, reference.o, result.o, arithmetic, rerun));
+  if (run.with_lse) add("", compare_lse(reference, reference.lse, result.lse, arithmetic, rerun));
   if (run.options.return_partials) {
     std::vector<float> o, lse;
     merge_parts(result.partial_o, result.partial_lse, result.num_partials, reference.num_rows(), &o,
                 &lse);
-    add("merged partial ",
-        compare_o(reference, reference.o, o, type, DataType::kF32, rerun, kModel, arch));
-    add("merged partial ", compare_lse(reference, reference.lse, lse, type, rerun, kModel, arch));
+    finish_merged(batch, &o, &lse);
+    Arithmetic partial = arithmetic;
+    partial.o_type = DataType::kF32;
+    add("merged partial ", compare_o(reference, reference.o, o, partial, rerun));
+    add("merged partial ", compare_lse(reference, reference.lse, lse, partial, rerun));
     if (text.empty()) text = check_empty_parts(result);
   }
   return text;

@@ -18,6 +18,10 @@ namespace hipmla::test {
 void merge_parts(const std::vector<float>& part_o, const std::vector<float>& part_lse,
                  int64_t parts, int64_t rows, std::vector<float>* o, std::vector<float>* lse);
 
+// The library's arithmetic on such a batch.
+Arithmetic arithmetic_of(const BatchSpec& spec, Arch arch = Arch::kGfx942,
+                         ErrorModel model = ErrorModel::kStatistical);
+
 // "" if `result` is right: no problem found by the run, and o and lse within the bounds of
 // mla_tolerance. Partials, if there are any, must merge to o and lse. `rerun` is the command that a
 // failure tells.

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// A decode step from a file (tests/data/README.md says what it holds), for tests and mla_replay.
+// A decode step from a file (docs/replay_format.md says what it holds), for tests and mla_replay.
 
 #include <string>
 #include <vector>

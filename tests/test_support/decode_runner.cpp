@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "tests/test_support/float_bits.h"
 
@@ -125,6 +126,7 @@ std::string DecodeRun::description() const {
   if (options.return_partials) text += " partials";
   if (!with_lse) text += " no_lse";
   if (one_call) text += " one_call";
+  if (change_options) text += " changed_options";
   if (device) text += " planned_for_" + std::to_string(device->num_compute_units) + "_cus";
   return text;
 }
@@ -143,54 +145,86 @@ DecodeRun split_run(int32_t num_kv_splits) {
 }
 
 DeviceBatch::DeviceBatch(const Batch& batch, const DeviceInfo& device)
-    : batch_(batch),
-      device_(device),
-      q_("q", batch.q.size() * 2, 16),
-      kv_("kv_buffer", batch.kv.size() * 2, 16),
-      qo_indptr_("qo_indptr", batch.qo_indptr.size() * 4, 4),
-      kv_indptr_("kv_indptr", batch.kv_indptr.size() * 4, 4),
-      kv_indices_("kv_indices", batch.kv_indices.size() * 4, 4),
-      kv_last_page_lens_("kv_last_page_lens", batch.kv_last_page_lens.size() * 4, 4) {
-  q_.upload(batch.q.data(), q_.bytes());
-  kv_.upload(batch.kv.data(), kv_.bytes());
-  qo_indptr_.upload(batch.qo_indptr.data(), qo_indptr_.bytes());
-  kv_indptr_.upload(batch.kv_indptr.data(), kv_indptr_.bytes());
-  kv_indices_.upload(batch.kv_indices.data(), kv_indices_.bytes());
-  kv_last_page_lens_.upload(batch.kv_last_page_lens.data(), kv_last_page_lens_.bytes());
+    : batch_(batch), device_(device) {
+  const auto add = [&](const char* name, const void* host, size_t bytes, size_t alignment) {
+    inputs_.push_back({DeviceBuffer(name, bytes, alignment), host});
+    inputs_.back().buffer.upload(host, bytes);
+  };
+  const auto add_list = [&](const char* name, const auto& list) {
+    if (!list.empty()) add(name, list.data(), list.size() * 4, 4);
+  };
+  add("q", batch.q.data(), batch.q.size(), 16);
+  add("kv_buffer", batch.kv.data(), batch.kv.size(), 16);
+  add_list("kv_token_scales", batch.kv_token_scales);
+  add_list("sink", batch.sink);
+  if (batch.spec.q_scale_device != 0.0f) add("q_scale", &batch.spec.q_scale_device, 4, 4);
+  if (batch.spec.kv_scale_device != 0.0f) add("kv_scale", &batch.spec.kv_scale_device, 4, 4);
+  if (batch.spec.topk > 0) {
+    add("topk_indices", batch.topk_indices.data(), batch.topk_indices.size() * 4, 4);
+    return;
+  }
+  const std::pair<const char*, const std::vector<int32_t>*> arrays[] = {
+      {"qo_indptr", &batch.qo_indptr},
+      {"kv_indptr", &batch.kv_indptr},
+      {"kv_indices", &batch.kv_indices},
+      {"kv_last_page_lens", &batch.kv_last_page_lens}};
+  for (const auto& [name, list] : arrays) add(name, list->data(), list->size() * 4, 4);
+  if (batch.spec.kv_shard != KvShard::kWhole)
+    add("kv_global_lens", batch.kv_global_lens.data(), batch.kv_global_lens.size() * 4, 4);
+  if (batch.spec.kv_shard == KvShard::kContiguous)
+    add("kv_shard_begins", batch.kv_shard_begins.data(), batch.kv_shard_begins.size() * 4, 4);
+}
+
+void* DeviceBatch::find(const char* name) const {
+  for (const Input& input : inputs_)
+    if (input.buffer.name() == name) return input.buffer.data();
+  return nullptr;
+}
+
+TensorView DeviceBatch::indices(const char* name) const {
+  for (const Input& input : inputs_)
+    if (input.buffer.name() == name)
+      return dense_view(input.buffer.data(), DataType::kI32,
+                        static_cast<int64_t>(input.buffer.bytes() / 4));
+  return {};
 }
 
 MlaDecodeTensors DeviceBatch::tensors() const {
   const MlaHostInputs host = batch_.host_inputs();
-  const auto indices = [](const DeviceBuffer& buffer) {
-    return dense_view(buffer.data(), DataType::kI32, static_cast<int64_t>(buffer.bytes() / 4));
-  };
+  const BatchSpec& spec = batch_.spec;
   MlaDecodeTensors tensors;
   tensors.q = host.q;
-  tensors.q.data = q_.data();
+  tensors.q.data = find("q");
   tensors.kv_buffer = host.kv_buffer;
-  tensors.kv_buffer.data = kv_.data();
-  tensors.qo_indptr = indices(qo_indptr_);
-  tensors.kv_indptr = indices(kv_indptr_);
-  tensors.kv_indices = indices(kv_indices_);
-  tensors.kv_last_page_lens = indices(kv_last_page_lens_);
-  tensors.softmax_scale = batch_.spec.softmax_scale;
+  tensors.kv_buffer.data = find("kv_buffer");
+  tensors.qo_indptr = indices("qo_indptr");
+  tensors.kv_indptr = indices("kv_indptr");
+  tensors.kv_indices = indices("kv_indices");
+  tensors.kv_last_page_lens = indices("kv_last_page_lens");
+  tensors.kv_global_lens = indices("kv_global_lens");
+  tensors.kv_shard_begins = indices("kv_shard_begins");
+  if (spec.topk > 0)
+    tensors.topk_indices =
+        dense_view(find("topk_indices"), DataType::kI32, batch_.total_q, spec.topk);
+  tensors.softmax_scale = spec.softmax_scale;
+  tensors.q_scale = {static_cast<const float*>(find("q_scale")), spec.q_scale_host};
+  tensors.kv_scale = {static_cast<const float*>(find("kv_scale")), spec.kv_scale_host};
+  if (!batch_.kv_token_scales.empty()) {
+    tensors.kv_token_scales = host.kv_token_scales;
+    tensors.kv_token_scales.data = find("kv_token_scales");
+  }
+  tensors.logits_soft_cap = spec.logits_soft_cap;
+  if (!batch_.sink.empty()) tensors.sink = dense_view(find("sink"), DataType::kF32, spec.num_heads);
   tensors.lengths = batch_.lengths();
   return tensors;
 }
 
 std::string DeviceBatch::check_inputs() const {
   std::string problems;
-  for (const DeviceBuffer* buffer :
-       {&q_, &kv_, &qo_indptr_, &kv_indptr_, &kv_indices_, &kv_last_page_lens_})
-    add_problem(&problems, buffer->check_guards());
-  add_problem(&problems, q_.check_unchanged(batch_.q.data(), q_.bytes()));
-  add_problem(&problems, kv_.check_unchanged(batch_.kv.data(), kv_.bytes()));
-  add_problem(&problems, qo_indptr_.check_unchanged(batch_.qo_indptr.data(), qo_indptr_.bytes()));
-  add_problem(&problems, kv_indptr_.check_unchanged(batch_.kv_indptr.data(), kv_indptr_.bytes()));
-  add_problem(&problems,
-              kv_indices_.check_unchanged(batch_.kv_indices.data(), kv_indices_.bytes()));
-  add_problem(&problems, kv_last_page_lens_.check_unchanged(batch_.kv_last_page_lens.data(),
-                                                            kv_last_page_lens_.bytes()));
+  for (const Input& input : inputs_) {
+    add_problem(&problems, input.buffer.check_guards());
+    add_problem(&problems, input.buffer.check_unchanged(input.host, input.buffer.bytes()));
+  }
   return problems;
 }
 
@@ -275,7 +309,8 @@ void DeviceBatch::refuse(const DecodeRun& run, const DeviceInfo& device,
 
 DecodeResult DeviceBatch::run(const DecodeRun& requested) const {
   DecodeRun run = requested;
-  run.options.causal = batch_.spec.causal;
+  batch_.set_options(&run.options);
+  if (run.change_options) run.change_options(&run.options);
   DecodeResult result;
   const DeviceInfo& device = run.device ? *run.device : device_;
   const MlaDecodeShape shape = run.one_call ? shape_of_call(batch_) : batch_.shape();

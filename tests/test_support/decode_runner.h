@@ -7,6 +7,7 @@
 // of GoogleTest; mla_replay uses it too.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,10 +19,12 @@
 namespace hipmla::test {
 
 struct DecodeRun {
-  MlaDecodeOptions options;  // `causal` is the batch's, whatever it says here
+  MlaDecodeOptions options;  // mask, LSE base and shard are the batch's, whatever it says here
   bool with_lse = true;
   bool one_call = false;             // the entry point that plans inside
   std::optional<DeviceInfo> device;  // what the plan is made for; none: the device of the batch
+  // Last changes to the options, beside what the batch sets; may be none.
+  std::function<void(MlaDecodeOptions*)> change_options;
 
   // "persistent", "split 5 partials", ...
   std::string description() const;
@@ -70,7 +73,16 @@ class DeviceBatch {
 
   const Batch& batch_;
   DeviceInfo device_;
-  DeviceBuffer q_, kv_, qo_indptr_, kv_indptr_, kv_indices_, kv_last_page_lens_;
+  // An input on the device and what it must still hold after a run.
+  struct Input {
+    DeviceBuffer buffer;
+    const void* host;
+  };
+  // Data of an input that was uploaded under this name; null if there is none.
+  void* find(const char* name) const;
+  TensorView indices(const char* name) const;
+
+  std::vector<Input> inputs_;
 };
 
 // True if both hold the same bits, NaN included.

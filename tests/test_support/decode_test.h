@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/mla_cases.h"
 #include "tests/test_support/batch_builder.h"
 #include "tests/test_support/decode_check.h"
 #include "tests/test_support/decode_runner.h"
@@ -37,6 +38,15 @@ inline const DeviceInfo& test_device() {
   }();
   return device;
 }
+
+// Skips the test if such types are not promised on the device. For SetUp of fixtures.
+#define HIPMLA_SKIP_UNLESS_PROMISED(q_type, kv_type, kv_layout)                        \
+  do {                                                                                 \
+    if (!is_promised(q_type, kv_type, kv_layout, test_device().arch))                  \
+      GTEST_SKIP() << data_type_name(q_type) << "/" << data_type_name(kv_type) << ", " \
+                   << kv_layout_name(kv_layout) << " is not promised on "              \
+                   << arch_name(test_device().arch);                                   \
+  } while (false)
 
 // Number of the current case, for test_main.cpp and the functions below.
 struct CaseCounter {

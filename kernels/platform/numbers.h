@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: hipmla contributors
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Numbers, for all targets. Included by <target>.h, which has defined bits_of and float_of.
+
+namespace hipmla::device {
+
+// Four fp8 values from their bits alone, for targets without an instruction for the format. The exponent field of
+// E4M3 is put where f32 has its own and the bias made up by a product, which is exact, subnormals included.
+template <DataType kFp8>
+HIPMLA_DEVICE void fp8_bits_to_f32(float (&out)[4], uint32_t word) {
+  constexpr bool kIsFn = kFp8 == DataType::kFp8E4m3Fn;
+  const float rebias = kIsFn ? 0x1p120f : 0x1p119f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t bits = word >> (8 * i) & 0xffu;
+    const uint32_t magnitude = bits & 0x7fu;
+    const float value = float_of(magnitude << 20) * rebias;
+    const bool is_nan = kIsFn ? magnitude == 0x7fu : bits == 0x80u;
+    out[i] = is_nan ? float_of(0x7fc00000u) : float_of(bits_of(value) | (bits & 0x80u) << 24);
+  }
+}
+
+}  // namespace hipmla::device
