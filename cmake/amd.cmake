@@ -49,6 +49,7 @@ else()
   set(HIPMLA_DEVICE_COMPILER ${CMAKE_HIP_COMPILER})
   hipmla_choose_amd_targets()
 
+  set(GPU_TARGETS ${HIPMLA_AMD_TARGETS})  # else the package looks for devices
   find_package(hip REQUIRED CONFIG)
   find_package(rocprim REQUIRED CONFIG)
   target_link_libraries(hipmla_hip INTERFACE hip::host)

@@ -121,11 +121,15 @@ void expect_merge(const ReduceCase& c) {
   const int32_t indptr[] = {0, c.num_queries};
   DeviceBuffer qo_indptr("qo_indptr", sizeof(indptr), 4);
   qo_indptr.upload(indptr, sizeof(indptr));
+  const int32_t no_pages[] = {0, 0};  // stage 2 has nothing to do with KV
+  DeviceBuffer kv_indptr("kv_indptr", sizeof(no_pages), 4);
+  kv_indptr.upload(no_pages, sizeof(no_pages));
   const DeviceBuffer o("o", static_cast<size_t>(rows) * kHeadDimV * element_bytes(c.o_type), 16);
   const DeviceBuffer lse("final_lse", static_cast<size_t>(rows) * 4, 4);
 
   internal::MlaParams params = {};
   params.qo_indptr = static_cast<const int32_t*>(qo_indptr.data());
+  params.kv_indptr = static_cast<const int32_t*>(kv_indptr.data());
   params.o = o.data();
   params.o_stride_head = kHeadDimV;
   params.o_stride_token = int64_t{kHeadDimV} * c.num_heads;
