@@ -39,9 +39,10 @@ if(hip_include_dir STREQUAL "/usr/include" AND hip_version VERSION_EQUAL 5.2)
 else()
   cmake_path(GET hip_include_dir PARENT_PATH rocm_root)
   list(APPEND CMAKE_PREFIX_PATH ${rocm_root})
-  find_program(CMAKE_HIP_COMPILER NAMES amdclang++ clang++ DOC "HIP compiler"
-    HINTS ENV HIPCXX PATHS ${rocm_root}/lib/llvm/bin ${rocm_root}/llvm/bin ${rocm_root}/bin
-    NO_DEFAULT_PATH)
+  if(NOT DEFINED ENV{HIPCXX})
+    find_program(CMAKE_HIP_COMPILER NAMES clang++ amdclang++ DOC "HIP compiler"
+      PATHS ${rocm_root}/lib/llvm/bin ${rocm_root}/llvm/bin NO_DEFAULT_PATH)
+  endif()
   if(NOT DEFINED CMAKE_HIP_ARCHITECTURES)
     set(CMAKE_HIP_ARCHITECTURES gfx942)  # for CMake's own checks, which need one
   endif()
