@@ -39,9 +39,10 @@ if(hip_include_dir STREQUAL "/usr/include" AND hip_version VERSION_EQUAL 5.2)
 else()
   cmake_path(GET hip_include_dir PARENT_PATH rocm_root)
   list(APPEND CMAKE_PREFIX_PATH ${rocm_root})
-  find_program(CMAKE_HIP_COMPILER NAMES amdclang++ clang++ DOC "HIP compiler"
-    HINTS ENV HIPCXX PATHS ${rocm_root}/lib/llvm/bin ${rocm_root}/llvm/bin ${rocm_root}/bin
-    NO_DEFAULT_PATH)
+  if(NOT DEFINED ENV{HIPCXX})
+    find_program(CMAKE_HIP_COMPILER NAMES clang++ amdclang++ DOC "HIP compiler"
+      PATHS ${rocm_root}/lib/llvm/bin ${rocm_root}/llvm/bin NO_DEFAULT_PATH)
+  endif()
   if(NOT DEFINED CMAKE_HIP_ARCHITECTURES)
     set(CMAKE_HIP_ARCHITECTURES gfx942)  # for CMake's own checks, which need one
   endif()
@@ -49,6 +50,7 @@ else()
   set(HIPMLA_DEVICE_COMPILER ${CMAKE_HIP_COMPILER})
   hipmla_choose_amd_targets()
 
+  set(GPU_TARGETS ${HIPMLA_AMD_TARGETS})  # else the package looks for devices
   find_package(hip REQUIRED CONFIG)
   find_package(rocprim REQUIRED CONFIG)
   target_link_libraries(hipmla_hip INTERFACE hip::host)

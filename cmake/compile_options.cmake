@@ -8,6 +8,9 @@ target_compile_options(
   hipmla_compile_options INTERFACE -Wall -Wextra $<$<BOOL:${HIPMLA_WERROR}>:-Werror>)
 
 if(HIPMLA_SANITIZE)
+  if(NOT HIPMLA_PLATFORM STREQUAL "cpu")
+    message(FATAL_ERROR "HIPMLA_SANITIZE needs HIPMLA_PLATFORM=cpu")
+  endif()
   list(JOIN HIPMLA_SANITIZE "," sanitizers)
   target_compile_options(hipmla_compile_options INTERFACE
     -fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)

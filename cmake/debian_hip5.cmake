@@ -4,8 +4,8 @@
 # Builds for AMD with the HIP 5.2 that Debian 12 packages and a clang that is years younger: what that takes is here
 # and nowhere else. ROCm 6 and later do not come here.
 #
-#   packages   clang-22 lld-22 (or -19: no gfx950), libamdhip64-dev rocm-device-libs librocprim-dev; llvm-22 for the
-#              tests
+#   packages   clang-22 clang-tools-22 lld-22 (or -19: no gfx950), libamdhip64-dev rocm-device-libs librocprim-dev;
+#              llvm-22 for the tests
 #   configure  cmake -DHIPMLA_PLATFORM=amd -DCMAKE_CXX_COMPILER=clang++-22
 #
 # - CMake's HIP language does not find this HIP's packages, which pass flags that younger compilers lack besides:

@@ -25,6 +25,7 @@ set(hipmla_objects
 add_library(hipmla ${hipmla_objects})
 add_library(hipmla::hipmla ALIAS hipmla)
 set_target_properties(hipmla PROPERTIES
+  INSTALL_RPATH_USE_LINK_PATH ON
   LINKER_LANGUAGE CXX
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
   VERSION ${PROJECT_VERSION})

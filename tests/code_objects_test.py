@@ -4,7 +4,7 @@
 """Reads the AMD code objects in a built library, prints what each kernel uses, and fails if a kernel spills
 registers, needs scratch memory or more LDS than the device has, or if a processor has no kernel.
 
-usage: code_objects_test.py LIBRARY --processors gfx90a gfx942 --readobj llvm-readobj [--demangler llvm-cxxfilt]
+usage: code_objects_test.py LIBRARY --processors gfx90a gfx942 --readobj llvm-readobj [--demangler c++filt]
 """
 
 import argparse

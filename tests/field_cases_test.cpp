@@ -7,10 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 

@@ -174,6 +174,9 @@ TEST(Invariants, AnySplitCountAgrees) {
       for (int32_t splits = 1; splits <= 17; ++splits) runs.push_back(split_run(splits));
       expect_decode(spec, runs);
     }
+  BatchSpec spec = uniform_spec(DataType::kBf16, 16, 1, 0, 2, 16);
+  spec.kv_lens = {9000, 2100};  // more parts than a wave has lanes
+  expect_decode(spec, {split_run(64), split_run(65), split_run(200), split_run(256)});
 }
 
 // KV of each sequence cut into contiguous shards; each shard's (o, lse), merged on the host, is the

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <unordered_map>
 
 #include "hipmla/mla_decode.h"
@@ -333,8 +334,9 @@ std::vector<Job> cut_into_jobs(const MlaHostInputs& in) {
     }
   }
   // Long ones first, so that the cores finish together.
-  std::stable_sort(jobs.begin(), jobs.end(),
-                   [](const Job& a, const Job& b) { return a.cost > b.cost; });
+  std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
+    return std::tie(b.cost, a.batch, a.row_begin) < std::tie(a.cost, b.batch, b.row_begin);
+  });
   return jobs;
 }
 

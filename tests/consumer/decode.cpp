@@ -53,7 +53,8 @@ int main() {
 
   // Token p is p + 1 everywhere: 0x3F80, 0x4000, 0x4040 are 1, 2, 3 in bf16. The output is their mean.
   std::vector<uint16_t> kv;
-  for (const uint16_t value : {0x3F80, 0x4000, 0x4040}) kv.insert(kv.end(), hipmla::kHeadDimQk, value);
+  for (const uint16_t value : {0x3F80, 0x4000, 0x4040})
+    kv.insert(kv.end(), hipmla::kHeadDimQk, value);
   const std::vector<int32_t> qo_indptr = {0, 1};
   const std::vector<int32_t> kv_indptr = {0, kKvLen};
   const std::vector<int32_t> kv_last_page_lens = {1};
@@ -94,7 +95,8 @@ int main() {
   for (const float value : to_host(o, o_size))
     check(std::fabs(value - 2.0f) < 0.02f, "o is not the mean of the values");
   for (const float value : to_host(lse, kNumHeads))
-    check(std::fabs(value - std::log(3.0f)) < 1e-5f, "lse is not the logarithm of the number of keys");
+    check(std::fabs(value - std::log(3.0f)) < 1e-5f,
+          "lse is not the logarithm of the number of keys");
   std::printf("o and lse are right\n");
   return 0;
 }
