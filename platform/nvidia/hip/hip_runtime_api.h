@@ -42,7 +42,9 @@ struct hipDeviceProp_t {
   int l2CacheSize;
 };
 
-inline cudaStream_t hip_stream(hipStream_t stream) { return reinterpret_cast<cudaStream_t>(stream); }
+inline cudaStream_t hip_stream(hipStream_t stream) {
+  return reinterpret_cast<cudaStream_t>(stream);
+}
 
 inline const char* hipGetErrorString(hipError_t error) { return cudaGetErrorString(error); }
 inline const char* hipGetErrorName(hipError_t error) { return cudaGetErrorName(error); }
@@ -84,7 +86,9 @@ inline hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMe
                                  hipStream_t stream) {
   return cudaMemcpyAsync(to, from, bytes, kind, hip_stream(stream));
 }
-inline hipError_t hipMemset(void* p, int value, size_t bytes) { return cudaMemset(p, value, bytes); }
+inline hipError_t hipMemset(void* p, int value, size_t bytes) {
+  return cudaMemset(p, value, bytes);
+}
 inline hipError_t hipMemsetAsync(void* p, int value, size_t bytes, hipStream_t stream) {
   return cudaMemsetAsync(p, value, bytes, hip_stream(stream));
 }
@@ -94,7 +98,9 @@ inline hipError_t hipStreamCreate(hipStream_t* stream) {
 inline hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), flags);
 }
-inline hipError_t hipStreamDestroy(hipStream_t stream) { return cudaStreamDestroy(hip_stream(stream)); }
+inline hipError_t hipStreamDestroy(hipStream_t stream) {
+  return cudaStreamDestroy(hip_stream(stream));
+}
 inline hipError_t hipStreamSynchronize(hipStream_t stream) {
   return cudaStreamSynchronize(hip_stream(stream));
 }
