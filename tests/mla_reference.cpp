@@ -335,7 +335,8 @@ std::vector<Job> cut_into_jobs(const MlaHostInputs& in) {
   }
   // Long ones first, so that the cores finish together.
   std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
-    return std::tie(b.cost, a.batch, a.row_begin) < std::tie(a.cost, b.batch, b.row_begin);
+    return std::tie(b.cost, a.sequence.batch, a.row_begin) <
+           std::tie(a.cost, b.sequence.batch, b.row_begin);
   });
   return jobs;
 }

@@ -109,6 +109,19 @@ TEST_P(Sparse, QueriesWithoutTokensAndBatchesWithoutQueries) {
   expect_decode(spec(16, {2}, {0}, 5), runs());
 }
 
+// No entry can name a token of a cache without pages.
+TEST_P(Sparse, CacheWithoutPages) {
+  for (const DecodeRun& run : {persistent_run(), split_run(3)}) {
+    if (!begin_case()) continue;
+    Batch batch = build_batch(spec(16, {1, 2}, {9, 9}, 40));
+    batch.num_pages = 0;
+    batch.kv.clear();
+    const MlaReference reference = mla_reference(batch.host_inputs());
+    const DecodeResult result = expect_run(DeviceBatch(batch, test_device()), reference, run);
+    for (float x : result.lse) ASSERT_EQ(x, -std::numeric_limits<float>::infinity());
+  }
+}
+
 TEST_P(Sparse, WithModifiers) {
   for (int32_t heads : {16, 128}) {
     BatchSpec s = spec(heads, {1, 2}, {300, 70}, 150, 16);

@@ -136,7 +136,8 @@ struct Sequence {
       first_q = batch;
       num_q = 1;
       places = params.topk_indices + static_cast<int64_t>(batch) * params.topk;
-      kv_len = global_len = params.topk;
+      // A slot that names no token still reads token 0; where there is none, nothing is read.
+      kv_len = global_len = params.num_slots > 0 ? params.topk : 0;
       shard_first = 0;
       return;
     }

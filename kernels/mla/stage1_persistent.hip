@@ -15,9 +15,12 @@ void stage1_persistent(MlaParams params) {
   char* lds = device::dynamic_lds();
   const int32_t* slot = params.slot_item_begin + device::block_id();
   const int end = device::load_uniform(slot + 1);
-  for (int item = device::load_uniform(slot); item < end; ++item)
-    if constexpr (device::Tile<kRow>::kExists)
-      device::attend_work_item<kRow>(params, params.items + item, lds);
+  for (int item = device::load_uniform(slot); item < end; ++item) {
+    if constexpr (device::Tile<kRow>::kExists) {
+      const MlaParams& item_params = device::reread_params(params);
+      device::attend_work_item<kRow>(item_params, item_params.items + item, lds);
+    }
+  }
 }
 
 template <int kRow>

@@ -108,6 +108,19 @@ HIPMLA_DEVICE T load_uniform(const T* p) {
 #undef HIPMLA_GLOBAL_MEMORY
 #undef HIPMLA_CONSTANT_MEMORY
 
+// The kernel's first argument, in a way that makes the compiler read it anew from here on: in a loop it would else keep
+// all of it in scalar registers, and spill them.
+template <typename T>
+HIPMLA_DEVICE const T& reread_params([[maybe_unused]] const T& params) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  auto* p = __builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(p));
+  return *(const T*)p;
+#else
+  return params;
+#endif
+}
+
 HIPMLA_DEVICE char* dynamic_lds() {
   HIP_DYNAMIC_SHARED(char, lds);
   return lds;

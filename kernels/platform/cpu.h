@@ -69,6 +69,11 @@ HIPMLA_DEVICE T load_uniform(const T* p) {
   return *p;
 }
 
+template <typename T>
+HIPMLA_DEVICE const T& reread_params(const T& params) {
+  return params;
+}
+
 HIPMLA_DEVICE char* dynamic_lds() {
   HIP_DYNAMIC_SHARED(char, lds);
   return lds;

@@ -17,8 +17,15 @@ HIPMLA_DEVICE void fp8_bits_to_f32(float (&out)[4], uint32_t word) {
     const uint32_t bits = word >> (8 * i) & 0xffu;
     const uint32_t magnitude = bits & 0x7fu;
     const float value = float_of(magnitude << 20) * rebias;
-    const bool is_nan = kIsFn ? magnitude == 0x7fu : bits == 0x80u;
-    out[i] = is_nan ? float_of(0x7fc00000u) : float_of(bits_of(value) | (bits & 0x80u) << 24);
+    const float x = float_of(bits_of(value) | (bits & 0x80u) << 24);
+    if constexpr (kIsFn) {
+      // NaN is the pattern after 448, which reads as 480 here. Only that overflows, and infinity - infinity is NaN: no
+      // comparison, because of which the compiler would hold a lane mask for each of many values.
+      const float above_448 = value * (0x1p120f / 1.8125f);
+      out[i] = x - (above_448 - above_448);
+    } else {
+      out[i] = bits == 0x80u ? float_of(0x7fc00000u) : x;
+    }
   }
 }
 

@@ -105,6 +105,11 @@ HIPMLA_DEVICE int64_t load_uniform(const int64_t* p) {
   return __ldg(reinterpret_cast<const long long*>(p));
 }
 
+template <typename T>
+HIPMLA_DEVICE const T& reread_params(const T& params) {
+  return params;
+}
+
 HIPMLA_DEVICE char* dynamic_lds() {
   HIP_DYNAMIC_SHARED(char, lds);
   return lds;

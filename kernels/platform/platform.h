@@ -6,7 +6,7 @@
 //
 //   threads   platform_has, kCompiledArch, kWaveSize, thread_id, lane_id, wave_id, block_id, block_barrier, any_lane, shuffle_xor, wave_max, wave_sum
 //   memory    Words4, load_global8, load_global16, store_global16, store_global_words, store_global, load_lds16, store_lds16,
-//             load_uniform, dynamic_lds, copy_to_lds16, commit_copies, wait_copies
+//             load_uniform, reread_params, dynamic_lds, copy_to_lds16, commit_copies, wait_copies
 //   numbers   max_of, exp2_fast, log2_fast, reciprocal_fast, permute_bytes, bits_of, float_of, pack_nearest, pack_exact,
 //             pack_probabilities, fp8_to_f32
 //   matrices  Fragment, AccTile, mma_chain, mma_spread, RowWords, load_row_words, make_row_fragments, store_row_fragments, reload_row_fragments,

@@ -196,7 +196,7 @@ MlaDecodeTensors DeviceBatch::tensors() const {
   tensors.q = host.q;
   tensors.q.data = find("q");
   tensors.kv_buffer = host.kv_buffer;
-  tensors.kv_buffer.data = find("kv_buffer");
+  tensors.kv_buffer.data = batch_.kv.empty() ? nullptr : find("kv_buffer");
   tensors.qo_indptr = indices("qo_indptr");
   tensors.kv_indptr = indices("kv_indptr");
   tensors.kv_indices = indices("kv_indices");
