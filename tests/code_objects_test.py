@@ -134,7 +134,7 @@ def main():
         cells = [str(row[column]).rjust(len(column)) for column in columns]
         print("  ".join([row["kernel"].ljust(width), *cells]))
         failures += [f"{row['kernel']} on {row['processor']} {problem}"
-                     for problem in problems(row, row["processor"], arguments.allow_register_moves)]
+                     for problem in problems(row, row["processor"], args.allow_register_moves)]
 
     for processor in args.processors:
         if not any(row["processor"] == processor for row in rows):
