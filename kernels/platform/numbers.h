@@ -24,7 +24,10 @@ HIPMLA_DEVICE void fp8_bits_to_f32(float (&out)[4], uint32_t word) {
       const float above_448 = value * (0x1p120f / 1.8125f);
       out[i] = x - (above_448 - above_448);
     } else {
-      out[i] = bits == 0x80u ? float_of(0x7fc00000u) : x;
+      // NaN is the pattern of minus zero: all ones, by arithmetic for the same reason.
+      const uint32_t is_nan =
+          static_cast<uint32_t>(static_cast<int32_t>((bits ^ 0x80u) - 1u) >> 31);
+      out[i] = float_of(bits_of(x) | (is_nan & 0x7fc00000u));
     }
   }
 }
