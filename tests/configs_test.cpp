@@ -85,23 +85,25 @@ TEST(ConfigsTest, EveryRowIsSelectedByASequenceThatFillsItsTile) {
 // The rule, said another way: no fitting row holds the sequence in a smaller tile, or more of it.
 TEST(ConfigsTest, SelectedTileIsTheSmallestThatHoldsASequence) {
   for (const Stage1Config& base : kStage1Configs) {
-    for (int32_t num_heads : {1, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 512}) {
-      for (int32_t max_seqlen_q : {1, 2, 4, 8, 1024}) {
-        MlaDecodeShape shape = shape_of(base);
-        shape.num_heads = num_heads;
-        shape.max_seqlen_q = max_seqlen_q;
-        MlaDecodeOptions options;
-        options.schedule = base.schedule;
-        const DeviceInfo device = device_of(Arch::kGfx942);
-        int selected = -1;
-        ASSERT_TRUE(select_stage1_config(shape, options, device, &selected).ok());
-        const int rows = num_heads * max_seqlen_q;
-        const int tile = kStage1Configs[selected].tile_rows;
-        EXPECT_TRUE(same_combination(kStage1Configs[selected], base));
-        for (const Stage1Config& other : kStage1Configs) {
-          if (!same_combination(other, base)) continue;
-          EXPECT_FALSE(other.tile_rows >= rows && other.tile_rows < tile);
-          EXPECT_FALSE(tile < rows && other.tile_rows > tile);
+    for (Arch arch : kArchs) {
+      if ((base.archs & arch_bit(arch)) == 0) continue;
+      for (int32_t num_heads : {1, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 512}) {
+        for (int32_t max_seqlen_q : {1, 2, 4, 8, 1024}) {
+          MlaDecodeShape shape = shape_of(base);
+          shape.num_heads = num_heads;
+          shape.max_seqlen_q = max_seqlen_q;
+          MlaDecodeOptions options;
+          options.schedule = base.schedule;
+          int selected = -1;
+          ASSERT_TRUE(select_stage1_config(shape, options, device_of(arch), &selected).ok());
+          const int rows = num_heads * max_seqlen_q;
+          const int tile = kStage1Configs[selected].tile_rows;
+          EXPECT_TRUE(same_combination(kStage1Configs[selected], base));
+          for (const Stage1Config& other : kStage1Configs) {
+            if (!same_combination(other, base) || (other.archs & arch_bit(arch)) == 0) continue;
+            EXPECT_FALSE(other.tile_rows >= rows && other.tile_rows < tile);
+            EXPECT_FALSE(tile < rows && other.tile_rows > tile);
+          }
         }
       }
     }
@@ -117,9 +119,12 @@ TEST(ConfigsTest, SparseTilesAreChosenByHeadsAlone) {
     shape.topk = 2048;
     MlaDecodeOptions options;
     options.schedule = base.schedule;
-    int selected = -1;
-    ASSERT_TRUE(select_stage1_config(shape, options, device_of(Arch::kGfx942), &selected).ok());
-    EXPECT_EQ(kStage1Configs[selected].tile_rows, base.tile_rows);
+    for (Arch arch : kArchs) {
+      if ((base.archs & arch_bit(arch)) == 0) continue;
+      int selected = -1;
+      ASSERT_TRUE(select_stage1_config(shape, options, device_of(arch), &selected).ok());
+      EXPECT_EQ(kStage1Configs[selected].tile_rows, base.tile_rows);
+    }
   }
 }
 
