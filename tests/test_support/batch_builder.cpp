@@ -313,7 +313,7 @@ void fill_topk(const BatchSpec& spec, Batch* batch) {
   };
   for (int32_t b = 0; b < batch->batch_size; ++b)
     for (int32_t t = batch->qo_indptr[b]; t < batch->qo_indptr[b + 1]; ++t) {
-      const int32_t kv_len = spec.kv_lens[static_cast<size_t>(b)];
+      const int32_t kv_len = shard_tokens(spec, spec.kv_lens[static_cast<size_t>(b)]).count;
       TopkHoles holes = spec.topk_holes;
       if (holes == TopkHoles::kMixed)
         holes = static_cast<TopkHoles>(random.between(1, kNumTopkHoles - 1));
