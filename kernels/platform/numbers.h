@@ -10,6 +10,9 @@ namespace hipmla::device {
 // E4M3 is put where f32 has its own and the bias made up by a product, which is exact, subnormals included.
 template <DataType kFp8>
 HIPMLA_DEVICE void fp8_bits_to_f32(float (&out)[4], uint32_t word) {
+#if defined(__clang__)
+#pragma clang fp contract(off)  // a fused a * b - a * b is a rounding error, not 0
+#endif
   constexpr bool kIsFn = kFp8 == DataType::kFp8E4m3Fn;
   const float rebias = kIsFn ? 0x1p120f : 0x1p119f;
 #pragma unroll

@@ -136,6 +136,12 @@ HIPMLA_DEVICE float exp2_fast(float x) {
 }
 HIPMLA_DEVICE float log2_fast(float x) { return __log2f(x); }
 HIPMLA_DEVICE float reciprocal_fast(float x) { return __frcp_rn(x); }
+// Bytes of {high, low} picked by the selector's bytes: 0-3 from low, 4-7 from high.
+HIPMLA_DEVICE uint32_t permute_bytes(uint32_t high, uint32_t low, uint32_t selector) {
+  const uint32_t s = selector;
+  return __byte_perm(low, high,
+                     (s & 0x7) | (s >> 4 & 0x70) | (s >> 8 & 0x700) | (s >> 12 & 0x7000));
+}
 HIPMLA_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
 HIPMLA_DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }
 
