@@ -1167,7 +1167,7 @@ TEST(VersionTest, LibraryMatchesHeader) {
                                std::to_string(HIPMLA_VERSION_PATCH);
   EXPECT_EQ(version(), expected);
   const std::string platform = platform_name();
-  EXPECT_TRUE(platform == "amd" || platform == "cpu") << platform;
+  EXPECT_TRUE(platform == "amd" || platform == "nvidia" || platform == "cpu") << platform;
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ void output_kernel(const uint16_t* v, const float* p, float factor, float* o) {
 
 struct LaneReport {
   int thread, lane, wave, block;
-  float xor_1, xor_32, wave_max, wave_sum, row_max, row_sum;
+  float xor_1, xor_half, wave_max, wave_sum, row_max, row_sum;
   int any_none, any_last, row, leads;
   uint32_t permuted;
   uint64_t from_lds;
@@ -90,14 +90,14 @@ void lanes_kernel(const float* x, LaneReport* out) {
   const uint32_t value = static_cast<uint32_t>(i);
   store_lds16(lds + thread_id() * 16, Words4{value, value + 1, value + 2, value + 3});
   block_barrier();
-  const Words4 other = load_lds16(lds + (thread_id() ^ 64) * 16);
+  const Words4 other = load_lds16(lds + (thread_id() ^ kWaveSize) * 16);
   LaneReport& report = out[i];
   report.thread = thread_id();
   report.lane = lane_id();
   report.wave = wave_id();
   report.block = block_id();
   report.xor_1 = shuffle_xor(x[i], 1);
-  report.xor_32 = shuffle_xor(x[i], 32);
+  report.xor_half = shuffle_xor(x[i], kWaveSize / 2);
   report.wave_max = wave_max(x[i]);
   report.wave_sum = wave_sum(x[i]);
   report.row_max = row_max(x[i]);
@@ -279,7 +279,7 @@ TEST(Vocabulary, LanesAndReductions) {
     EXPECT_EQ(r.wave, i % kThreads / kWaveSize);
     EXPECT_EQ(r.block, i / kThreads);
     EXPECT_EQ(r.xor_1, x[wave_begin + (lane ^ 1)]);
-    EXPECT_EQ(r.xor_32, x[wave_begin + (lane ^ 32)]);
+    EXPECT_EQ(r.xor_half, x[wave_begin + (lane ^ (kWaveSize / 2))]);
     EXPECT_EQ(r.wave_max, wave_max);
     EXPECT_EQ(r.wave_sum, wave_sum);
     EXPECT_EQ(r.row_max, row_max);
@@ -287,7 +287,7 @@ TEST(Vocabulary, LanesAndReductions) {
     EXPECT_EQ(r.any_none, 0);
     EXPECT_EQ(r.any_last, r.wave == 1 ? 1 : 0);
     EXPECT_EQ(r.permuted, 0x00775522u);
-    EXPECT_EQ(r.from_lds, static_cast<uint64_t>((i ^ 64) + 3));
+    EXPECT_EQ(r.from_lds, static_cast<uint64_t>((i ^ kWaveSize) + 3));
   }
 }
 
