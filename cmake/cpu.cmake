@@ -7,6 +7,11 @@ set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
 target_include_directories(hipmla_hip INTERFACE ${PROJECT_SOURCE_DIR}/platform/cpu)
+if(HIPMLA_CPU_DEVICE STREQUAL "sm_90")
+  target_compile_definitions(hipmla_hip INTERFACE HIPMLA_CPU_SM90)
+elseif(NOT HIPMLA_CPU_DEVICE STREQUAL "gfx942")
+  message(FATAL_ERROR "HIPMLA_CPU_DEVICE is \"${HIPMLA_CPU_DEVICE}\"; must be gfx942 or sm_90")
+endif()
 
 # Kernels and runtime take most of the time of every test, so they are optimized in Debug builds as well; device
 # asserts are on in Release builds as well. Without contraction, results do not depend on the host compiler.

@@ -20,14 +20,52 @@ namespace {
 
 constexpr int kMaxOps = 8;
 
-enum class Format { kBf16, kF16 };
+enum class Format { kBf16, kF16, kFp8Fn, kFp8Fnuz };
+
+bool is_fp8(Format format) { return format == Format::kFp8Fn || format == Format::kFp8Fnuz; }
+int bytes_of(Format format) { return is_fp8(format) ? 1 : 2; }
+float tiniest(Format format) {
+  return std::ldexp(1.0f, format == Format::kFp8Fn ? -9 : format == Format::kFp8Fnuz ? -10 : -24);
+}
+
+// The value of an fp8 pattern by the definition of its format: sign, exponent, mantissa.
+float fp8_by_definition(uint8_t bits, bool fnuz) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7, bias = fnuz ? 8 : 7;
+  if (fnuz ? bits == 0x80 : (bits & 0x7F) == 0x7F) return std::nanf("");
+  const float magnitude =
+      exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -2 - bias)
+                    : std::ldexp(1.0f + static_cast<float>(mantissa) / 8, exponent - bias);
+  return bits & 0x80 ? -magnitude : magnitude;
+}
+
+// Another one for each i < 64, which the format holds exactly.
+float distinct_value(Format format, int i) {
+  return fp8_by_definition(static_cast<uint8_t>(0x20 + i), format == Format::kFp8Fnuz);
+}
 
 uint16_t encode(Format format, float x) {
-  return format == Format::kBf16 ? hip_cpu::f32_to_bf16(x) : hip_cpu::f32_to_f16(x);
+  if (format == Format::kBf16) return hip_cpu::f32_to_bf16(x);
+  if (format == Format::kF16) return hip_cpu::f32_to_f16(x);
+  const bool fnuz = format == Format::kFp8Fnuz;
+  if (!std::isfinite(x)) return fnuz ? 0x80 : 0x7F;
+  uint16_t best = 0;
+  for (uint16_t bits = 1; bits < 256; ++bits) {
+    const float value = fp8_by_definition(static_cast<uint8_t>(bits), fnuz);
+    if (std::fabs(value - x) < std::fabs(fp8_by_definition(static_cast<uint8_t>(best), fnuz) - x))
+      best = bits;
+  }
+  return best;
 }
 
 float decode(Format format, uint16_t bits) {
-  return format == Format::kBf16 ? hip_cpu::bf16_to_f32(bits) : hip_cpu::f16_to_f32(bits);
+  if (format == Format::kBf16) return hip_cpu::bf16_to_f32(bits);
+  if (format == Format::kF16) return hip_cpu::f16_to_f32(bits);
+  return fp8_by_definition(static_cast<uint8_t>(bits), format == Format::kFp8Fnuz);
+}
+
+template <bool kFnuz>
+void mfma_fp8(const hip_cpu::MfmaOperands* ops, int count, const void* site) {
+  hip_cpu::mfma_f32_16x16x32_fp8(ops, count, kFnuz, site);
 }
 
 // One instruction as AMD documents it: which matrix element each register of each lane holds.
@@ -39,8 +77,11 @@ struct Instruction {
   int depth;  // columns of A
 
   int acc_per_lane() const { return size * size / 64; }
-  int input_index(int lane) const { return lane % size; }                             // m or n
-  int input_depth(int lane, int element) const { return lane / size * 4 + element; }  // k
+  int input_index(int lane) const { return lane % size; }  // m or n
+  int inputs_per_lane() const { return 8 / bytes_of(format); }
+  int input_depth(int lane, int element) const {  // k
+    return lane / size * inputs_per_lane() + element;
+  }
   int acc_column(int lane) const { return lane % size; }
   int acc_row(int lane, int r) const {
     return size == 16 ? 4 * (lane / 16) + r : 8 * (r / 4) + 4 * (lane / 32) + r % 4;
@@ -52,13 +93,15 @@ const Instruction kInstructions[] = {
     {"f32_16x16x16_f16", hip_cpu::mfma_f32_16x16x16_f16, Format::kF16, 16, 16},
     {"f32_32x32x8_bf16", hip_cpu::mfma_f32_32x32x8_bf16, Format::kBf16, 32, 8},
     {"f32_32x32x8_f16", hip_cpu::mfma_f32_32x32x8_f16, Format::kF16, 32, 8},
+    {"f32_16x16x32_fp8_fn", mfma_fp8<false>, Format::kFp8Fn, 16, 32},
+    {"f32_16x16x32_fp8_fnuz", mfma_fp8<true>, Format::kFp8Fnuz, 16, 32},
 };
 
 // The registers of a wave for `count` instructions.
 struct Registers {
   float acc[kMaxOps][64][16];
-  uint16_t a[kMaxOps][64][4];
-  uint16_t b[kMaxOps][64][4];
+  alignas(8) uint8_t a[kMaxOps][64][8];
+  alignas(8) uint8_t b[kMaxOps][64][8];
 };
 
 // How the ops of one call share operands.
@@ -101,12 +144,15 @@ Registers spread(const Instruction& instruction, const Matrices& m, int count) {
   for (int i = 0; i < count; ++i) {
     for (int lane = 0; lane < 64; ++lane) {
       const int index = instruction.input_index(lane);
-      for (int j = 0; j < 4; ++j) {
+      const int bytes = bytes_of(instruction.format);
+      for (int j = 0; j < instruction.inputs_per_lane(); ++j) {
         const int k = instruction.input_depth(lane, j);
-        registers.a[i][lane][j] =
+        const uint16_t a =
             encode(instruction.format, m.a[i][static_cast<size_t>(index * instruction.depth + k)]);
-        registers.b[i][lane][j] =
+        const uint16_t b =
             encode(instruction.format, m.b[i][static_cast<size_t>(k * instruction.size + index)]);
+        std::memcpy(&registers.a[i][lane][j * bytes], &a, static_cast<size_t>(bytes));
+        std::memcpy(&registers.b[i][lane][j * bytes], &b, static_cast<size_t>(bytes));
       }
       for (int r = 0; r < instruction.acc_per_lane(); ++r) {
         registers.acc[i][lane][r] = m.c[i][static_cast<size_t>(
@@ -203,8 +249,10 @@ TEST(CpuMfma, EveryElementIsInItsPlace) {
     for (int k = 0; k < instruction.depth; ++k) {
       Matrices m = make_matrices(instruction, 1, [] { return 0.0f; });
       for (int i = 0; i < instruction.size; ++i) {
-        m.a[0][static_cast<size_t>(i * instruction.depth + k)] = static_cast<float>(i + 1);
-        m.b[0][static_cast<size_t>(k * instruction.size + i)] = static_cast<float>(2 * i + 64);
+        m.a[0][static_cast<size_t>(i * instruction.depth + k)] =
+            distinct_value(instruction.format, i);
+        m.b[0][static_cast<size_t>(k * instruction.size + i)] =
+            distinct_value(instruction.format, 32 + i);
       }
       check(instruction, m, 1, Sharing::kNone, 0);
     }
@@ -241,7 +289,7 @@ TEST(CpuMfma, SpecialValues) {
     m.a[0][0] = infinity;                                            // row 0, k 0
     m.a[0][static_cast<size_t>(instruction.depth)] = std::nanf("");  // row 1, k 0
     m.a[0][static_cast<size_t>(2 * instruction.depth)] =
-        std::ldexp(1.0f, -24);  // row 2: f16 subnormal
+        tiniest(instruction.format);  // row 2: a subnormal, but of bf16
     for (int n = 0; n < instruction.size; ++n)
       m.c[0][static_cast<size_t>(2 * instruction.size + n)] = 0;
     for (int k = 1; k < instruction.depth; ++k) {
@@ -253,14 +301,14 @@ TEST(CpuMfma, SpecialValues) {
       for (int r = 0; r < instruction.acc_per_lane(); ++r) {
         const float x = registers.acc[0][lane][r];
         switch (instruction.acc_row(lane, r)) {
-          case 0:
-            EXPECT_EQ(x, infinity);
+          case 0:  // fp8 has no infinity; NaN is what encode makes of it
+            EXPECT_TRUE(is_fp8(instruction.format) ? std::isnan(x) : x == infinity) << x;
             break;
           case 1:
             EXPECT_TRUE(std::isnan(x));
             break;
           case 2:
-            EXPECT_EQ(x, std::ldexp(1.0f, -24));
+            EXPECT_EQ(x, tiniest(instruction.format));
             break;
           default:
             EXPECT_EQ(x, static_cast<float>(instruction.depth + 1));
@@ -291,6 +339,24 @@ TEST(CpuMfma, WrongUseIsAFault) {
   hip_cpu::clear_fault();
   (void)hipGetLastError();
   EXPECT_EQ(hipFree(registers), hipSuccess);
+}
+
+// ---- fp8
+
+TEST(CpuNumberFormats, Fp8) {
+  for (int bits = 0; bits < 256; ++bits)
+    for (bool fnuz : {false, true}) {
+      const auto pattern = static_cast<uint8_t>(bits);
+      const float expected = fp8_by_definition(pattern, fnuz);
+      const float x = hip_cpu::fp8_e4m3_to_f32(pattern, fnuz);
+      if (std::isnan(expected)) {
+        EXPECT_TRUE(std::isnan(x)) << bits << fnuz;
+      } else {
+        EXPECT_EQ(hip_cpu::f32_bits(x), hip_cpu::f32_bits(expected)) << bits << fnuz;
+      }
+    }
+  EXPECT_EQ(hip_cpu::fp8_e4m3_to_f32(0x7E, false), 448.0f);
+  EXPECT_EQ(hip_cpu::fp8_e4m3_to_f32(0x7F, true), 240.0f);
 }
 
 // ---- byte permute

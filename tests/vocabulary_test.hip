@@ -343,8 +343,8 @@ void check_fp8() {
     words.push_back(i | (i + 1) % 256 << 8 | (i + 77) % 256 << 16 | (255 - i) << 24);
   DeviceArray<uint32_t> device_words(words);
   DeviceArray<float> out(4 * words.size());
-  hipLaunchKernelGGL((fp8_kernel<kFp8>), dim3(4), dim3(kWaveSize), 0, nullptr, device_words.data(),
-                     out.data(), 256);
+  hipLaunchKernelGGL((fp8_kernel<kFp8>), dim3(256 / kWaveSize), dim3(kWaveSize), 0, nullptr,
+                     device_words.data(), out.data(), 256);
   const std::vector<float> got = out.read();
   for (size_t i = 0; i < got.size(); ++i) {
     const auto pattern = static_cast<uint8_t>(words[i / 4] >> (8 * (i % 4)));

@@ -91,7 +91,7 @@ struct Stage1Config {
   }
 };
 
-// 128 rows and FNUZ, the fp8 of gfx942, are not built for gfx90a, where registers do not suffice for them.
+// 128 rows are not built for gfx90a, where registers do not suffice for them.
 constexpr uint32_t kCdna3 = arch_bit(Arch::kGfx942) | arch_bit(Arch::kGfx950);
 // 128 rows leave no registers to convert an fp8 format that the processor has no instruction for, nor fp8 queries, and 64
 // not for both; the tile below serves those.
@@ -118,29 +118,31 @@ constexpr Stage1Config kStage1Configs[] = {
     HIPMLA_ROWS_TO_128(kPersistent, kBf16,        kBf16,        kDense,  kAllCdna),
     HIPMLA_ROWS_TO_128(kPersistent, kF16,         kF16,         kDense,  kAllCdna),
     HIPMLA_ROWS_TO_64(kPersistent, kBf16,        kFp8E4m3Fn,   kDense,  kAllCdna),
-    HIPMLA_ROWS_TO_64(kPersistent, kBf16,        kFp8E4m3Fnuz, kDense,  kCdna3),
+    HIPMLA_ROWS_TO_64(kPersistent, kBf16,        kFp8E4m3Fnuz, kDense,  kAllCdna),
     HIPMLA_ROW_128(kPersistent, kBf16,        kFp8E4m3Fnuz, kDense,  arch_bit(Arch::kGfx942)),
     HIPMLA_ROWS_TO_64(kPersistent, kF16,         kFp8E4m3Fn,   kDense,  kAllCdna),
-    HIPMLA_ROWS_TO_64(kPersistent, kF16,         kFp8E4m3Fnuz, kDense,  kCdna3),
+    HIPMLA_ROWS_TO_64(kPersistent, kF16,         kFp8E4m3Fnuz, kDense,  kAllCdna),
     HIPMLA_ROW_128(kPersistent, kF16,         kFp8E4m3Fnuz, kDense,  arch_bit(Arch::kGfx942)),
     HIPMLA_ROWS_TO_32(kPersistent, kFp8E4m3Fn,   kFp8E4m3Fn,   kDense,  kAllCdna),
     HIPMLA_ROW(kPersistent, kFp8E4m3Fn,   kFp8E4m3Fn,   kDense, 64, arch_bit(Arch::kGfx950)),
-    HIPMLA_ROWS_TO_64(kPersistent, kFp8E4m3Fnuz, kFp8E4m3Fnuz, kDense,  kCdna3),
+    HIPMLA_ROWS_TO_32(kPersistent, kFp8E4m3Fnuz, kFp8E4m3Fnuz, kDense,  kAllCdna),
+    HIPMLA_ROW(kPersistent, kFp8E4m3Fnuz, kFp8E4m3Fnuz, kDense, 64, kCdna3),
     HIPMLA_ROWS_TO_128(kPersistent, kBf16,        kFp8E4m3Fn,   kPacked, kAllCdna),
-    HIPMLA_ROWS_TO_128(kPersistent, kBf16,        kFp8E4m3Fnuz, kPacked, kCdna3),
+    HIPMLA_ROWS_TO_128(kPersistent, kBf16,        kFp8E4m3Fnuz, kPacked, kAllCdna),
     HIPMLA_ROWS_TO_128(kSplitKv,    kBf16,        kBf16,        kDense,  kAllCdna),
     HIPMLA_ROWS_TO_128(kSplitKv,    kF16,         kF16,         kDense,  kAllCdna),
     HIPMLA_ROWS_TO_64(kSplitKv,    kBf16,        kFp8E4m3Fn,   kDense,  kAllCdna),
-    HIPMLA_ROWS_TO_64(kSplitKv,    kBf16,        kFp8E4m3Fnuz, kDense,  kCdna3),
+    HIPMLA_ROWS_TO_64(kSplitKv,    kBf16,        kFp8E4m3Fnuz, kDense,  kAllCdna),
     HIPMLA_ROW_128(kSplitKv,    kBf16,        kFp8E4m3Fnuz, kDense,  arch_bit(Arch::kGfx942)),
     HIPMLA_ROWS_TO_64(kSplitKv,    kF16,         kFp8E4m3Fn,   kDense,  kAllCdna),
-    HIPMLA_ROWS_TO_64(kSplitKv,    kF16,         kFp8E4m3Fnuz, kDense,  kCdna3),
+    HIPMLA_ROWS_TO_64(kSplitKv,    kF16,         kFp8E4m3Fnuz, kDense,  kAllCdna),
     HIPMLA_ROW_128(kSplitKv,    kF16,         kFp8E4m3Fnuz, kDense,  arch_bit(Arch::kGfx942)),
     HIPMLA_ROWS_TO_32(kSplitKv, kFp8E4m3Fn,   kFp8E4m3Fn,   kDense,  kAllCdna),
     HIPMLA_ROW(kSplitKv, kFp8E4m3Fn,   kFp8E4m3Fn,   kDense, 64, arch_bit(Arch::kGfx950)),
-    HIPMLA_ROWS_TO_64(kSplitKv,    kFp8E4m3Fnuz, kFp8E4m3Fnuz, kDense,  kCdna3),
+    HIPMLA_ROWS_TO_32(kSplitKv,    kFp8E4m3Fnuz, kFp8E4m3Fnuz, kDense,  kAllCdna),
+    HIPMLA_ROW(kSplitKv,    kFp8E4m3Fnuz, kFp8E4m3Fnuz, kDense, 64, kCdna3),
     HIPMLA_ROWS_TO_128(kSplitKv,    kBf16,        kFp8E4m3Fn,   kPacked, kAllCdna),
-    HIPMLA_ROWS_TO_128(kSplitKv,    kBf16,        kFp8E4m3Fnuz, kPacked, kCdna3),
+    HIPMLA_ROWS_TO_128(kSplitKv,    kBf16,        kFp8E4m3Fnuz, kPacked, kAllCdna),
     HIPMLA_NVIDIA_ROWS(kPersistent, kBf16),
     HIPMLA_NVIDIA_ROWS(kPersistent, kF16),
     HIPMLA_NVIDIA_ROWS(kSplitKv, kBf16),

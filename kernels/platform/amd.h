@@ -162,6 +162,14 @@ HIPMLA_DEVICE float f16_to_f32(uint16_t bits) {
   return static_cast<float>(__builtin_bit_cast(_Float16, bits));
 }
 
+// Copies to LDS that are done when they return; a block_barrier makes them visible as if they had been waited for.
+HIPMLA_DEVICE void copy_to_lds16(void* lds, const void* source, bool exists) {
+  store_lds16(lds, exists ? load_global16(source) : Words4{});
+}
+HIPMLA_DEVICE void commit_copies() {}
+template <int kPending>
+HIPMLA_DEVICE void wait_copies() {}
+
 template <DataType kType>
 HIPMLA_DEVICE Floats4 mfma_16x16x16(Words2 a, Words2 b, Floats4 c) {
   if constexpr (kType == DataType::kBf16) {
@@ -205,3 +213,4 @@ HIPMLA_DEVICE void keep_in_accumulator([[maybe_unused]] Floats4& x) {
 }  // namespace hipmla::device
 
 #include "kernels/platform/cdna.h"
+#include "kernels/platform/halves.h"

@@ -21,14 +21,6 @@
 
 namespace hipmla::device {
 
-// Copies to LDS that are done when they return; a block_barrier makes them visible as if they had been waited for.
-HIPMLA_DEVICE void copy_to_lds16(void* lds, const void* source, bool exists) {
-  store_lds16(lds, exists ? load_global16(source) : Words4{});
-}
-HIPMLA_DEVICE void commit_copies() {}
-template <int kPending>
-HIPMLA_DEVICE void wait_copies() {}
-
 constexpr bool kHasAccumulatorFile = true;
 // Whether a kernel for `arch` can be written in this vocabulary.
 constexpr bool platform_has(Arch arch) {
@@ -107,21 +99,6 @@ HIPMLA_DEVICE void output_run(float (&out)[kRunElements], const AccTile* acc, in
   for (int e = 0; e < kRunElements; ++e) out[e] = acc[e][r] * factor;
 }
 
-// Round to nearest even; every NaN becomes the quiet NaN.
-HIPMLA_DEVICE uint16_t bf16_bits(float x) {
-  const uint32_t u = x != x ? 0x7fc00000u : bits_of(x);
-  return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-}
-
-// Two values rounded to nearest even, the first in the low half.
-template <DataType kType>
-HIPMLA_DEVICE uint32_t pack_nearest(float first, float second) {
-  if constexpr (kType == DataType::kBf16)
-    return bf16_bits(first) | static_cast<uint32_t>(bf16_bits(second)) << 16;
-  else
-    return f16_bits(first) | static_cast<uint32_t>(f16_bits(second)) << 16;
-}
-
 // Probabilities of one accumulator tile as a B fragment. bf16 rounds half up, which for values that are not negative
 // is an add and a byte permute; f16 rounds to nearest even.
 template <DataType kType>
@@ -133,24 +110,6 @@ HIPMLA_DEVICE Fragment pack_probabilities(AccTile p) {
   } else {
     return Fragment{pack_nearest<kType>(p[0], p[1]), pack_nearest<kType>(p[2], p[3])};
   }
-}
-
-// The value of a bf16 or f16 in the low half of a word.
-template <DataType kType>
-HIPMLA_DEVICE float half_to_f32(uint32_t bits) {
-  if constexpr (kType == DataType::kBf16)
-    return float_of(bits << 16);
-  else
-    return f16_to_f32(static_cast<uint16_t>(bits));
-}
-
-// Two values that kType holds exactly, the first in the low half.
-template <DataType kType>
-HIPMLA_DEVICE uint32_t pack_exact(float first, float second) {
-  if constexpr (kType == DataType::kBf16)
-    return permute_bytes(bits_of(second), bits_of(first), 0x07060302u);  // the high halves
-  else
-    return pack_nearest<kType>(first, second);
 }
 
 // 16 rows x 32 dims of kQ, as this lane loads them: lane group g has dims 8 g .. 8 g + 7 of its row.

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The CPU platform's primitives: a CDNA3 wave of 64 lanes on fibers (platform/cpu). Layouts are in cdna.h.
+// The CPU platform's primitives: waves on fibers (platform/cpu). The emulated device is a CDNA3 processor with the layouts
+// of cdna.h or, if the build says so, an sm_90 with those of mma.h.
 
 #include <cmath>
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace hipmla::device {
 
-constexpr int kWaveSize = 64;
+constexpr int kWaveSize = hip_cpu::kWaveSize;
 constexpr Arch kCompiledArch = Arch::kUnknown;  // one build stands for all it emulates
 
 typedef uint32_t Words2 __attribute__((vector_size(8), may_alias));
@@ -57,10 +58,16 @@ HIPMLA_DEVICE void store_global16(void* p, Words4 x) { *static_cast<Words4*>(p) 
 HIPMLA_DEVICE void store_global(float* p, float x) { *p = x; }
 template <int kCount>
 HIPMLA_DEVICE void store_global_words(void* p, const uint32_t (&words)[kCount]) {
-  static_assert(kCount % 4 == 0, "16 bytes at a time");
-  for (int i = 0; i < kCount; i += 4)
-    store_global16(static_cast<uint32_t*>(p) + i,
-                   Words4{words[i], words[i + 1], words[i + 2], words[i + 3]});
+  if constexpr (kCount == 1) {
+    *static_cast<uint32_t*>(p) = words[0];
+  } else if constexpr (kCount == 2) {
+    *static_cast<Words2*>(p) = Words2{words[0], words[1]};
+  } else {
+    static_assert(kCount % 4 == 0, "1, 2 or a multiple of 4 words");
+    for (int i = 0; i < kCount; i += 4)
+      store_global16(static_cast<uint32_t*>(p) + i,
+                     Words4{words[i], words[i + 1], words[i + 2], words[i + 3]});
+  }
 }
 HIPMLA_DEVICE Words4 load_lds16(const void* p) { return *static_cast<const Words4*>(p); }
 HIPMLA_DEVICE void store_lds16(void* p, Words4 x) { *static_cast<Words4*>(p) = x; }
@@ -92,6 +99,44 @@ HIPMLA_DEVICE void fp8_to_f32(float (&out)[4], uint32_t word) {
 HIPMLA_DEVICE uint16_t f16_bits(float x) { return hip_cpu::f32_to_f16(x); }
 HIPMLA_DEVICE float f16_to_f32(uint16_t bits) { return hip_cpu::f16_to_f32(bits); }
 
+HIPMLA_DEVICE void copy_to_lds16(void* lds, const void* source, bool exists) {
+  hip_cpu::async_copy16(lds, exists ? source : nullptr);
+}
+HIPMLA_DEVICE void commit_copies() { hip_cpu::async_commit(); }
+template <int kPending>
+HIPMLA_DEVICE void wait_copies() {
+  hip_cpu::async_wait(kPending);
+}
+
+#if defined(HIPMLA_CPU_SM90)
+
+// Matrix operations D += A B, in one rendezvous: d is 4 values, a stays where it is until run().
+template <DataType kType, int kMax>
+struct MatrixOps {
+  hip_cpu::MmaOperands ops[kMax];
+  int count = 0;
+
+  HIPMLA_DEVICE void add(float* d, const Words4& a, uint32_t b0, uint32_t b1) {
+    ops[count++] = {d, &a, {b0, b1}};
+  }
+  HIPMLA_DEVICE void run() {
+    if constexpr (kType == DataType::kBf16) {
+      hip_cpu::mma_m16n8k16_bf16(ops, count);
+    } else {
+      static_assert(kType == DataType::kF16, "no matrix operation for this type");
+      hip_cpu::mma_m16n8k16_f16(ops, count);
+    }
+  }
+};
+
+// kCount times four 8 x 8 matrices of 16-bit values, `bytes` apart; `row` is the row of the first four that this lane names.
+template <bool kTransposed, int kCount>
+HIPMLA_DEVICE void load_matrices(Words4 (&out)[kCount], const char* row, int bytes) {
+  hip_cpu::load_matrices(out, row, bytes, kCount, kTransposed);
+}
+
+#else
+
 template <DataType kType>
 HIPMLA_DEVICE void mfma_batch(const hip_cpu::MfmaOperands* ops, int count) {
   if constexpr (kType == DataType::kBf16) {
@@ -121,6 +166,14 @@ HIPMLA_DEVICE void mma_spread(Floats4* acc, const Words2 (&kv)[kCount], const Wo
 HIPMLA_DEVICE void schedule_fence() {}
 HIPMLA_DEVICE void keep_in_accumulator(Floats4&) {}
 
+#endif
+
 }  // namespace hipmla::device
 
+#include "kernels/platform/halves.h"
+
+#if defined(HIPMLA_CPU_SM90)
+#include "kernels/platform/mma.h"
+#else
 #include "kernels/platform/cdna.h"
+#endif

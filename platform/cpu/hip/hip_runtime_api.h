@@ -3,7 +3,8 @@
 #pragma once
 
 /// Host side of HIP on the CPU: the subset of the HIP runtime API that this runtime implements,
-/// with HIP's names, values and semantics. The one device is an emulated gfx942.
+/// with HIP's names, values and semantics. The one device is an emulated gfx942, or
+/// sm_90 where HIPMLA_CPU_SM90 is defined.
 ///
 /// What differs from a GPU, on purpose: fresh device memory is filled with 0xFF (NaN); device
 /// memory is ordinary host memory, one heap allocation each, so address checkers see it; copies

@@ -10,10 +10,18 @@
 
 namespace hip_cpu {
 
+#if defined(HIPMLA_CPU_SM90)
+constexpr int kDefaultComputeUnits = 132;  // an H200
+constexpr size_t kDefaultLdsBytes = 227 * 1024;
+#else
+constexpr int kDefaultComputeUnits = 304;  // an MI300X
+constexpr size_t kDefaultLdsBytes = 64 * 1024;
+#endif
+
 struct DeviceConfig {
-  int num_compute_units = 304;               ///< what the device reports; an MI300X has 304
-  size_t lds_bytes = 65536;                  ///< dynamic LDS that one block may ask for
-  size_t total_global_bytes = 192ull << 30;  ///< hipMalloc beyond it is hipErrorOutOfMemory
+  int num_compute_units = kDefaultComputeUnits;  ///< what the device reports
+  size_t lds_bytes = kDefaultLdsBytes;           ///< dynamic LDS that one block may ask for
+  size_t total_global_bytes = 192ull << 30;      ///< hipMalloc beyond it is hipErrorOutOfMemory
   uint64_t schedule_seed = 1;  ///< order in which lanes and waves run between sync points
   int num_host_threads = 0;    ///< threads that run blocks; 0: all cores; 1: blocks run in order
   size_t stack_bytes = 0;      ///< of one device thread; 0: 128 KiB, 256 KiB with ASan

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-/// Device side of the emulated CDNA3 device: what a kernel thread knows about itself, and the
-/// wave's collectives.
+/// Device side of the emulated device: what a kernel thread knows about itself, and the wave's
+/// collectives. The device is a CDNA3 processor, or an sm_90 where HIPMLA_CPU_SM90 is defined.
 ///
 /// The threads of a block are fibers of one OS thread. A thread runs until it reaches a sync point:
 /// a wave collective (shuffle, ballot, matrix op), a block barrier, or its end. Between sync points
@@ -27,7 +27,11 @@
 
 namespace hip_cpu {
 
+#if defined(HIPMLA_CPU_SM90)
+constexpr int kWaveSize = 32;
+#else
 constexpr int kWaveSize = 64;
+#endif
 
 namespace internal {
 
@@ -43,7 +47,7 @@ struct ThreadInfo {
   dim3 thread_idx;
   int lane_id;
   int wave_id;
-  int wave_lanes;  // lanes that this thread's wave has: 64, or fewer in a block's last wave
+  int wave_lanes;  // lanes that this thread's wave has: all, or fewer in a block's last wave
   const BlockInfo* block;
 };
 
@@ -73,7 +77,7 @@ inline const void* source_site(const char* file, int line) {
 using CollectiveOp = void (*)(void* const* lane_operands, void* context);
 
 /// Rendezvous of all lanes of the calling thread's wave. The last lane to arrive runs `op` once
-/// over the operands of all 64 lanes, with its own `context`; then all lanes go on. Operands of
+/// over the operands of all lanes, with its own `context`; then all lanes go on. Operands of
 /// lanes that a short last wave does not have are null. `op` must not block. All lanes must pass
 /// the same `op` and `site`; anything else, and a lane that can never arrive, is a fault that ends
 /// the launch (hipErrorLaunchFailure, last_fault()).
@@ -94,24 +98,67 @@ uint64_t ballot(int predicate, const void* site = HIP_CPU_SITE);
 
 /// The bits of lanes that the wave has.
 inline uint64_t wave_lane_mask() {
-  return ~uint64_t{0} >> (kWaveSize - internal::current_thread->wave_lanes);
+  return ~uint64_t{0} >> (64 - internal::current_thread->wave_lanes);
 }
 
-/// `value` of lane `source_lane & 63`; 0 from a lane that the wave does not have.
+/// `value` of lane `source_lane` modulo the wave size; 0 from a lane that the wave does not have.
 uint32_t shuffle_bits(uint32_t value, int source_lane, const void* site);
 uint64_t shuffle_bits(uint64_t value, int source_lane, const void* site);
 
-// Matrix ops. One operand set of one lane: `acc` is read and written, `a` and `b` are 4 consecutive
-// 16-bit patterns. Layouts as AMD documents them (lane l, element j of a and b, element r of acc):
+/// Starts a copy of 16 bytes from memory to LDS, both 16-byte aligned; zeros if `source` is null.
+/// It happens at some time up to the end of the async_wait that waits for its group: here at once,
+/// or, then with 0xFF in its place until then, at the very end. The schedule seed decides.
+void async_copy16(void* lds, const void* source);
+
+/// Closes a group: the thread's copies since the last call.
+void async_commit();
+
+/// Returns when at most `num_pending` groups of the thread are under way.
+void async_wait(int num_pending);
+
+#if defined(HIPMLA_CPU_SM90)
+
+// mma.m16n8k16, layouts as in the PTX ISA. One operand set of one lane: `acc` is read and written,
+// 4 values; `a` points to 8 consecutive 16-bit patterns, `b` holds 4. With g = lane / 4 and t =
+// lane % 4:
 //
-//              A[m][k]                     B[k][n]                     C, D[m][n]
-//   16x16x16   m = l%16, k = 4*(l/16)+j    n = l%16, k = 4*(l/16)+j    n = l%16, m = 4*(l/16)+r r <
-//   4 32x32x8    m = l%32, k = 4*(l/32)+j    n = l%32, k = 4*(l/32)+j    n = l%32, m =
-//   8*(r/4)+4*(l/32)+r%4    r < 16
+//   A[m][k]      element 2 i + e of a: m = g + 8 (i % 2), k = 2 t + e + 8 (i / 2)
+//   B[k][n]      element 2 i + e of b: k = 2 t + e + 8 i, n = g
+//   C, D[m][n]   element 2 i + e of acc: m = g + 8 i, n = 2 t + e
 //
-// AMD documents layouts, not the order of the sum inside an instruction. Here D = C +
-// A[m][0]*B[0][n] + A[m][1]*B[1][n]
-// + ..., k rising, each step rounded to f32. Products of bf16 or f16 are exact in f32. Subnormals
+// The order of the sum is not documented; here it is as for MFMA below: k rising, each step rounded
+// to f32.
+struct MmaOperands {
+  float* acc;
+  const void* a;
+  uint32_t b[2];
+};
+
+/// Runs `count` matrix ops in order, in one rendezvous, with the rules of the MFMA functions.
+void mma_m16n8k16_bf16(const MmaOperands* ops, int count, const void* site = HIP_CPU_SITE);
+void mma_m16n8k16_f16(const MmaOperands* ops, int count, const void* site = HIP_CPU_SITE);
+
+/// ldmatrix .x4, `count` times, in one rendezvous: lane 8 i + r names row r of matrix i, 8 values of
+/// 16 bits at `row` (+ `stride_bytes` each time). Register i of lane l gets elements 2 (l % 4) and +
+/// 1 of row l / 4 of matrix i; transposed, of column l / 4.
+///   out  [count][4] words
+void load_matrices(void* out, const void* row, int stride_bytes, int count, bool transposed,
+                   const void* site = HIP_CPU_SITE);
+
+#else
+
+// MFMA. One operand set of one lane: `acc` is read and written, `a` and `b` are consecutive
+// patterns: 4 of 16 bits, or 8 of fp8. Layouts as AMD documents them (lane l, element j of a and b,
+// element r of acc):
+//
+//   16x16x16   A[m][k]  m = l%16, k = 4*(l/16)+j      B[k][n]  n = l%16, k as A
+//              D[m][n]  n = l%16, m = 4*(l/16)+r      r < 4
+//   16x16x32   as 16x16x16, but k = 8*(l/16)+j        j < 8, fp8
+//   32x32x8    A[m][k]  m = l%32, k = 4*(l/32)+j      B[k][n]  n = l%32, k as A
+//              D[m][n]  n = l%32, m = 8*(r/4)+4*(l/32)+r%4    r < 16
+//
+// AMD documents layouts, not the order of the sum inside an instruction. Here D = C + A[m][0]*B[0][n]
+// + A[m][1]*B[1][n] + ..., k rising, each step rounded to f32. Products are exact in f32. Subnormals
 // are kept.
 struct MfmaOperands {
   float* acc;
@@ -126,6 +173,12 @@ void mfma_f32_16x16x16_bf16(const MfmaOperands* ops, int count, const void* site
 void mfma_f32_16x16x16_f16(const MfmaOperands* ops, int count, const void* site = HIP_CPU_SITE);
 void mfma_f32_32x32x8_bf16(const MfmaOperands* ops, int count, const void* site = HIP_CPU_SITE);
 void mfma_f32_32x32x8_f16(const MfmaOperands* ops, int count, const void* site = HIP_CPU_SITE);
+
+/// v_mfma_f32_16x16x32_fp8_fp8: E4M3 FNUZ on gfx942, FN on gfx950.
+void mfma_f32_16x16x32_fp8(const MfmaOperands* ops, int count, bool fnuz,
+                           const void* site = HIP_CPU_SITE);
+
+#endif
 
 }  // namespace hip_cpu
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-/// bf16 and f16 bit patterns to and from f32, and v_perm_b32. Conversions to 16 bits round to
+/// bf16 and f16 bit patterns to and from f32, fp8 to f32, and v_perm_b32. Conversions to 16 bits round to
 /// nearest even and keep NaN a (quiet) NaN with its sign.
 
 #include <cstdint>
@@ -57,6 +57,31 @@ inline uint16_t f32_to_f16(float x) {
   }
   const uint32_t rounded = magnitude + 0xFFFu + ((magnitude >> 13) & 1u);
   return static_cast<uint16_t>(sign | ((rounded - (112u << 23)) >> 13));
+}
+
+/// E4M3: sign, 4 bits of exponent, 3 of mantissa. FN (OCP): bias 7, NaN is 0x7F and 0xFF. FNUZ: bias
+/// 8, NaN is 0x80, no minus zero. Neither has infinity.
+inline float fp8_e4m3_to_f32(uint8_t bits, bool fnuz) {
+  const uint32_t magnitude = bits & 0x7Fu;
+  if (fnuz ? bits == 0x80u : magnitude == 0x7Fu) return f32_from_bits(0x7FC00000u);
+  // Exact, also for subnormals: the exponent field moves to that of f32, a product mends the bias.
+  const uint32_t exponent = 127u + 127u - (fnuz ? 8u : 7u);
+  const float value = f32_from_bits(magnitude << 20) * f32_from_bits(exponent << 23);
+  return f32_from_bits(f32_bits(value) | (bits & 0x80u) << 24);
+}
+
+/// The values of all 256 patterns.
+inline const float* fp8_values(bool fnuz) {
+  struct Table {
+    float values[2][256];
+    Table() {
+      for (int kind = 0; kind < 2; ++kind)
+        for (int bits = 0; bits < 256; ++bits)
+          values[kind][bits] = fp8_e4m3_to_f32(static_cast<uint8_t>(bits), kind == 1);
+    }
+  };
+  static const Table table;
+  return table.values[fnuz ? 1 : 0];
 }
 
 /// v_perm_b32. Bytes 0-3 of the source are s1, 4-7 are s0. Each selector byte picks one: 0-7 that

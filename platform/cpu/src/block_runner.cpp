@@ -139,6 +139,8 @@ bool BlockRunner::prepare(const KernelLaunch& launch, uint64_t block_number, std
 #endif
     thread.context = make_fiber(stack.top(), stack.bytes, &thread_main);
     thread.wait_kind = WaitKind::kNone;
+    thread.copies.clear();
+    thread.copy_group = 0;
     thread.fake_stack = nullptr;
     thread.stack_bottom = stack.bottom;
     thread.stack_bytes = stack.bytes;
@@ -328,6 +330,32 @@ void BlockRunner::finish_thread(Thread* self) {
   std::abort();  // not reached
 }
 
+// ---- copies
+
+namespace {
+
+constexpr size_t kCopyBytes = 16;
+
+void land(const AsyncCopy& copy) {
+  if (copy.source != nullptr) {
+    std::memcpy(copy.lds, copy.source, kCopyBytes);
+  } else {
+    std::memset(copy.lds, 0, kCopyBytes);
+  }
+}
+
+}  // namespace
+
+void BlockRunner::start_copy(Thread* self, void* lds, const void* source) {
+  const AsyncCopy copy{lds, source, self->copy_group};
+  if (next_random() % 2 == 0) {
+    land(copy);
+  } else {
+    std::memset(lds, 0xFF, kCopyBytes);
+    self->copies.push_back(copy);
+  }
+}
+
 // ---- faults
 
 void BlockRunner::abandon_block(Thread* self, std::string fault) {
@@ -393,6 +421,26 @@ void wave_collective(CollectiveOp op, void* operand, void* context, const void* 
 void block_barrier(const void* site) {
   internal::Thread* self = internal::running_thread();
   self->wave->runner->wait_barrier(self, site);
+}
+
+void async_copy16(void* lds, const void* source) {
+  internal::Thread* self = internal::running_thread();
+  if (reinterpret_cast<uintptr_t>(lds) % 16 != 0 || reinterpret_cast<uintptr_t>(source) % 16 != 0)
+    fail("an asynchronous copy needs addresses that are 16-byte aligned");
+  self->wave->runner->start_copy(self, lds, source);
+}
+
+void async_commit() { ++internal::running_thread()->copy_group; }
+
+void async_wait(int num_pending) {
+  internal::Thread* self = internal::running_thread();
+  auto& copies = self->copies;
+  auto copy = copies.begin();
+  for (;
+       copy != copies.end() && copy->group + static_cast<uint32_t>(num_pending) < self->copy_group;
+       ++copy)
+    internal::land(*copy);
+  copies.erase(copies.begin(), copy);
 }
 
 void fail(const char* what) {

@@ -32,6 +32,13 @@ class BlockRunner;
 
 enum class WaitKind { kNone, kCollective, kBarrier, kExited };
 
+// A copy under way; `source` is null for zeros.
+struct AsyncCopy {
+  void* lds;
+  const void* source;
+  uint32_t group;
+};
+
 // One device thread: a fiber. Also stands for the OS thread itself, as the fiber that starts and
 // ends a block.
 struct Thread : ThreadInfo {
@@ -39,6 +46,8 @@ struct Thread : ThreadInfo {
   Wave* wave;
   WaitKind wait_kind;
   const void* wait_site;
+  std::vector<AsyncCopy> copies;  // under way, oldest first
+  uint32_t copy_group;            // that the next copy belongs to
   // For the address sanitizer.
   void* fake_stack;
   const void* stack_bottom;
@@ -88,6 +97,7 @@ class BlockRunner {
   void wait_barrier(Thread* self, const void* site);
   [[noreturn]] void finish_thread(Thread* self);
   [[noreturn]] void abandon_block(Thread* self, std::string fault);
+  void start_copy(Thread* self, void* lds, const void* source);
   const KernelLaunch& launch() const { return *launch_; }
 
   // Tells the address sanitizer that `self` runs now. First thing that a fiber does.

@@ -23,6 +23,15 @@ constexpr int kRegistersPerBlock = 65536;
 constexpr int kMaxThreadsPerComputeUnit = 2048;
 constexpr int kMaxGridDim = 0x7FFFFFFF;
 constexpr int kVersion = 60000000;
+#if defined(HIPMLA_CPU_SM90)
+constexpr const char* kArchName = "sm_90";
+constexpr const char* kArchFullName = "sm_90";
+constexpr int kArchMinor = 0;
+#else
+constexpr const char* kArchName = "gfx942";
+constexpr const char* kArchFullName = "gfx942:sramecc+:xnack-";
+constexpr int kArchMinor = 4;
+#endif
 
 struct State {
   std::mutex mutex;
@@ -277,8 +286,8 @@ hipError_t hipGetDeviceProperties(hipDeviceProp_t* properties, int device) {
   if (device != 0) return report(hipErrorInvalidDevice);
   const hip_cpu::DeviceConfig config = hip_cpu::get_device_config();
   hipDeviceProp_t p{};
-  std::snprintf(p.name, sizeof(p.name), "CPU emulation of gfx942");
-  std::snprintf(p.gcnArchName, sizeof(p.gcnArchName), "gfx942:sramecc+:xnack-");
+  std::snprintf(p.name, sizeof(p.name), "CPU emulation of %s", kArchName);
+  std::snprintf(p.gcnArchName, sizeof(p.gcnArchName), "%s", kArchFullName);
   p.totalGlobalMem = config.total_global_bytes;
   p.sharedMemPerBlock = config.lds_bytes;
   p.maxSharedMemoryPerMultiProcessor = config.lds_bytes;
@@ -292,7 +301,7 @@ hipError_t hipGetDeviceProperties(hipDeviceProp_t* properties, int device) {
   }
   p.clockRate = kClockKhz;
   p.major = 9;
-  p.minor = 4;
+  p.minor = kArchMinor;
   p.multiProcessorCount = config.num_compute_units;
   p.l2CacheSize = kL2CacheBytes;
   p.concurrentKernels = 1;
