@@ -166,6 +166,76 @@ TEST_P(ConfigRows, Modifiers) {
   }
 }
 
+// A sequence for each kind of poison at each token that some queries may not see, and at two that none may.
+void add_poisoned_sequences(BatchSpec* spec, int32_t num_queries, int32_t kv_len) {
+  std::vector<int32_t> positions;
+  for (int32_t i = 1; i < num_queries; ++i) positions.push_back(kv_len - i);
+  if (spec->sliding_window > 0)
+    for (int32_t i = -2; i < num_queries - 1; ++i)
+      positions.push_back(kv_len - num_queries - spec->sliding_window + 1 + i);
+  for (int32_t position : positions)
+    for (int what = 0; what < kNumPoisons; ++what) {
+      spec->poisoned.push_back(
+          {static_cast<int32_t>(spec->kv_lens.size()), position, static_cast<Poison>(what)});
+      spec->kv_lens.push_back(kv_len);
+      spec->q_lens.push_back(num_queries);
+    }
+}
+
+// Rows are the same to the bit whatever the tokens hold that they may not see.
+TEST_P(ConfigRows, UnseenTokensDoNotMatter) {
+  constexpr int32_t kQueries = 5;  // four in the first row tile
+  for (int variant = 0; variant < 3; ++variant) {
+    if (!begin_case()) continue;
+    BatchSpec spec = spec_for(config(), config().tile_rows / 4, kQueries);
+    spec.q_lens.clear();
+    spec.kv_lens.clear();
+    spec.sliding_window = variant == 0 ? 0 : config().tile_kv - 3;
+    spec.logits_soft_cap = variant == 1 ? 12.0f : 0.0f;
+    if (variant == 2) {
+      spec.kv_shard = KvShard::kRoundRobin;
+      spec.cp_world_size = 2;
+      spec.cp_rank = 1;
+    }
+    add_poisoned_sequences(&spec, kQueries, 2 * config().tile_kv + 9);
+    BatchSpec clean = spec;
+    clean.poisoned.clear();
+
+    MlaDecodeOptions options;
+    options.schedule = config().schedule;
+    DecodeResult results[2];
+    MlaReference reference;
+    for (const BatchSpec* one : {&clean, &spec}) {
+      const Batch batch = build_batch(*one);
+      const DeviceBatch device_batch(batch, test_device());
+      DecodeResult& result = results[one == &spec];
+      result = run_row(GetParam(), device_batch, options, 2);
+      reference = mla_reference(batch.host_inputs());
+      EXPECT_EQ(check_result(batch, reference, persistent_run(), result, test_device().arch,
+                             rerun_command()),
+                "")
+          << "  row " << GetParam() << ", " << result.plan << "\n  " << one->description();
+    }
+    int64_t poisoned = 0;
+    for (int64_t row = 0; row < reference.num_rows(); ++row) {
+      if (reference.sees_non_finite[static_cast<size_t>(row)]) {
+        ++poisoned;
+        continue;
+      }
+      const auto same = [&](const std::vector<float>& a, const std::vector<float>& b, size_t size) {
+        return std::memcmp(a.data() + static_cast<size_t>(row) * size,
+                           b.data() + static_cast<size_t>(row) * size, size * 4) == 0;
+      };
+      EXPECT_TRUE(same(results[0].o, results[1].o, kHeadDimV) &&
+                  same(results[0].lse, results[1].lse, 1))
+          << "row " << row << " of " << reference.num_heads
+          << " heads\n  run again: " << rerun_command();
+    }
+    EXPECT_GT(poisoned, 0);
+    EXPECT_LT(poisoned, reference.num_rows());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ConfigRows, ::testing::Range(0, internal::kNumStage1Configs),
                          [](const auto& info) {
                            const Stage1Config& c = kStage1Configs[info.param];

@@ -263,5 +263,17 @@ TEST_P(FieldCases, Case13LseOfEveryMode) {
       }
 }
 
+// Each of the newest tokens holds NaN or infinity in turn: the queries before it are not to notice.
+TEST_P(FieldCases, Case19MaskedTokensHoldNan) {
+  for (int32_t heads : {16, 3, 64})
+    for (int32_t newest = 0; newest < 4; ++newest)
+      for (int what = 0; what < kNumPoisons; ++what) {
+        BatchSpec s = spec(heads, {4, 4}, {100, 33});
+        s.poisoned = {{0, 99 - newest, static_cast<Poison>(what)},
+                      {1, 32 - newest, static_cast<Poison>(what)}};
+        expect_decode(s, {persistent_run(), split_run(3)});
+      }
+}
+
 }  // namespace
 }  // namespace hipmla::test

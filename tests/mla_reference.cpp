@@ -209,9 +209,17 @@ class RowBlock {
         find_error_groups(in_, keys_[static_cast<size_t>(p)].slot, groups);
       load_token(in_, keys_[static_cast<size_t>(p)].slot, k);
       const double k_norm = std::sqrt(dot(k, k));
+      const bool is_finite =
+          std::all_of(k, k + kHeadDimQk, [](double x) { return std::isfinite(x); });
       for (int r = 0; r < num_rows_; ++r) {
         if (!sees(r, p)) continue;
         const double score = scale * dot(q_row(r), k);
+        const double cap = in_.logits_soft_cap;
+        score_row(r)[p] = cap > 0.0 ? cap * std::tanh(score / cap) : score;
+        if (!is_finite) {
+          out_->sees_non_finite[out_row_[r]] = 1;
+          continue;
+        }
         double& bound = out_->score_abs[out_row_[r]];
         bound = std::max(bound, std::abs(scale) * q_norm_[r] * k_norm);
         if (in_.has_token_factors()) {
@@ -219,8 +227,6 @@ class RowBlock {
           root = std::max(root,
                           std::abs(scale) * std::sqrt(sum_of_group_squares(q_row(r), k, groups)));
         }
-        const double cap = in_.logits_soft_cap;
-        score_row(r)[p] = cap > 0.0 ? cap * std::tanh(score / cap) : score;
       }
     }
   }
@@ -260,7 +266,6 @@ class RowBlock {
     double v[kHeadDimQk];
     float v_abs[kHeadDimV];
     float v_squared[kHeadDimV];
-    double v_max = 0.0;
     std::unordered_map<int64_t, int> copies;  // how often the sequence lists a token
     for (const Key& key : keys_) ++copies[key.slot];
     for (int64_t p = 0; p < kv_len_; ++p) {
@@ -274,9 +279,11 @@ class RowBlock {
         v_abs[d] = static_cast<float>(std::abs(v[d]));
         v_squared[d] = equal_keys * v_abs[d] * v_abs[d];
       }
-      v_max = std::max<double>(v_max, *std::max_element(v_abs, v_abs + kHeadDimV));
+      const double token_max = *std::max_element(v_abs, v_abs + kHeadDimV);
       for (int r = 0; r < num_rows_; ++r) {
         if (!sees(r, p)) continue;
+        double& v_max = out_->v_max[out_row_[r]];
+        if (std::isfinite(token_max)) v_max = std::max(v_max, token_max);
         const double weight = score_row(r)[p];
         const size_t out = static_cast<size_t>(out_row_[r]) * kHeadDimV;
         add_scaled<double>(out_->o.data() + out, weight, v);
@@ -286,7 +293,6 @@ class RowBlock {
       }
     }
     for (int r = 0; r < num_rows_; ++r) {
-      out_->v_max[out_row_[r]] = v_max;
       float* root = out_->o_root_sum.data() + static_cast<size_t>(out_row_[r]) * kHeadDimV;
       for (int d = 0; d < kHeadDimV; ++d) root[d] = std::sqrt(root[d]);
     }
@@ -366,6 +372,7 @@ MlaReference mla_reference(const MlaHostInputs& in,
   out.p_max.assign(rows, 0.0);
   out.v_max.assign(rows, 0.0);
   out.num_keys.assign(rows, 0);
+  out.sees_non_finite.assign(rows, 0);
 
   const std::vector<Job> jobs = cut_into_jobs(in);
   double total_cost = 0.0;

@@ -77,6 +77,9 @@ struct MlaReference {
   std::vector<double> p_max;      // [total_q, num_heads]  largest weight
   std::vector<double> v_max;      // [total_q, num_heads]  largest |v|
   std::vector<int64_t> num_keys;  // [total_q, num_heads]  keys that the row sees
+  // [total_q, num_heads]  whether one of them holds NaN or infinity. The bounds above are then of
+  // the others.
+  std::vector<uint8_t> sees_non_finite;
 
   int64_t num_rows() const { return total_q * num_heads; }
 };

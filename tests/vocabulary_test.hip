@@ -78,7 +78,7 @@ void output_kernel(const uint16_t* v, const float* p, float factor, float* o) {
 struct LaneReport {
   int thread, lane, wave, block;
   float xor_1, xor_half, wave_max, wave_sum, row_max, row_sum;
-  int any_none, any_last, row, leads;
+  int any_none, any_last, any_of_8, row, leads;
   uint32_t permuted;
   uint64_t from_lds;
 };
@@ -104,6 +104,7 @@ void lanes_kernel(const float* x, LaneReport* out) {
   report.row_sum = row_sum(x[i]);
   report.any_none = any_lane(false);
   report.any_last = any_lane(lane_id() == kWaveSize - 1 && wave_id() == 1);
+  report.any_of_8 = any_of_8_lanes(lane_id() % 24 == 9);
   report.row = acc_row(lane_id(), 0);
   report.leads = leads_row(lane_id());
   report.permuted = permute_bytes(0x77665544u, 0x33221100u, 0x00070502u);
@@ -115,6 +116,16 @@ HIPMLA_KERNEL(kWaveSize)
 void pack_kernel(const float* x, uint32_t* out, int count) {
   const int i = block_id() * kWaveSize + thread_id();
   if (i < count) out[i] = pack_nearest<kType>(x[2 * i], x[2 * i + 1]);
+}
+
+// 16-bit pattern i alone in half i % 8 of four words.
+template <DataType kType>
+HIPMLA_KERNEL(kWaveSize)
+void non_finite_kernel(uint32_t* out) {
+  const auto i = static_cast<uint32_t>(block_id() * kWaveSize + thread_id());
+  Words4 words{};
+  words[i % 8 / 2] = i << (i % 2 * 16) & (i % 2 == 0 ? 0xffffu : 0xffff0000u);
+  out[i] = non_finite_halves<kType>(words) != 0;
 }
 
 // The values of every pattern of a word's four bytes, and every 16-bit pattern.
@@ -286,10 +297,27 @@ TEST(Vocabulary, LanesAndReductions) {
     EXPECT_EQ(r.row_sum, row_sum);
     EXPECT_EQ(r.any_none, 0);
     EXPECT_EQ(r.any_last, r.wave == 1 ? 1 : 0);
+    EXPECT_EQ(r.any_of_8, lane / 8 % 3 == 1 ? 1 : 0);
     EXPECT_EQ(r.permuted, 0x00775522u);
     EXPECT_EQ(r.from_lds, static_cast<uint64_t>((i ^ kWaveSize) + 3));
   }
 }
+
+template <DataType kType>
+void check_non_finite() {
+  DeviceArray<uint32_t> out(0x10000);
+  hipLaunchKernelGGL((non_finite_kernel<kType>), dim3(0x10000 / kWaveSize), dim3(kWaveSize), 0,
+                     nullptr, out.data());
+  const std::vector<uint32_t> got = out.read();
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto pattern = static_cast<uint16_t>(bits);
+    const float x =
+        kType == DataType::kBf16 ? test::bf16_to_float(pattern) : test::f16_to_float(pattern);
+    ASSERT_EQ(got[bits], std::isfinite(x) ? 0u : 1u) << bits;
+  }
+}
+TEST(Vocabulary, NonFiniteBf16) { check_non_finite<DataType::kBf16>(); }
+TEST(Vocabulary, NonFiniteF16) { check_non_finite<DataType::kF16>(); }
 
 // Every pattern of the narrow type, the midpoints between neighbours, and what lies just beside them.
 template <DataType kType>

@@ -23,6 +23,11 @@
 //   0-2    0   0-2       x x x x x .     limit = kv_len - 2 + 0 + 1
 //   3-5    1   0-2       x x x x x x     limit = kv_len - 2 + 1 + 1
 //
+// A row is the same to the bit whatever the tokens hold that it may not see. P is 0 there, which removes what is finite, but
+// 0 * NaN is NaN. So tiles that not all rows see whole, at most two or three of a sequence, are searched for values that are
+// not finite on their way to LDS (kv_pipe.h); a token with such values becomes zeros there, and the mask makes NaN of its
+// scores for the rows that see it.
+//
 // LDS bytes         KV tile 32 x (1152 + 16)   scores between waves   part of Q       sum
 //   tile_rows 16                     37376     2 x 16 x 32 x 4                   =  41472
 //   tile_rows 32                     37376     2 x 32 x 32 x 4                   =  45568
@@ -62,8 +67,6 @@ struct QueryTile {
   // At least one, for compilers that know no empty array.
   Fragment fragments[T::kRowBlocks][kRegisterChunks > 0 ? kRegisterChunks : 1][2];
   char* lds;  // [row_waves][dim_groups][row_blocks][kQLdsChunks] of kRowFragmentsBytes
-  // Positions [begin, end) that all rows of the wave see; the same in all lanes.
-  VisibleRange seen_by_all;
 
   HIPMLA_DEVICE char* lds_chunk(const WaveRole<kRow>& role, int block, int chunk) const {
     const int wave = role.row_wave * T::kDimGroups + role.dim_group;
@@ -97,17 +100,6 @@ struct QueryTile {
   }
 };
 
-// What all rows of a wave see. Later queries see no less at the end and no more at the begin.
-template <int kRow>
-HIPMLA_DEVICE VisibleRange seen_by_wave(const MlaParams& params, const WaveRole<kRow>& role,
-                                        const Sequence& sequence, int row_begin, int row_end) {
-  const auto visible = [&](int row) {
-    return sequence.visible(params, PackedRow(params, row < row_end ? row : row_end - 1).query);
-  };
-  const int first = row_begin + role.row_wave * Tile<kRow>::kRowsPerWave;
-  return {visible(first + Tile<kRow>::kRowsPerWave - 1).begin, visible(first).end};
-}
-
 // Rows past the item's end repeat its last row: they are computed and never stored.
 template <int kRow>
 HIPMLA_DEVICE void load_q_tile(QueryTile<kRow>& q, const MlaParams& params,
@@ -116,7 +108,6 @@ HIPMLA_DEVICE void load_q_tile(QueryTile<kRow>& q, const MlaParams& params,
   using T = Tile<kRow>;
   constexpr int kBytes = static_cast<int>(element_bytes(T::kConfig.q_type));
   const int first_dim = role.dim_group * T::kQkChunks * internal::kChunkDims;
-  q.seen_by_all = seen_by_wave(params, role, sequence, row_begin, row_end);
 #pragma unroll
   for (int block = 0; block < T::kRowBlocks; ++block) {
     const char* rows[kLaneRows];
@@ -306,15 +297,16 @@ struct ItemView {
   int row_begin;
   int row_end;
   int kv_end;
+  VisibleRange seen_by_all;  // positions that all rows of the item see
   float scale_log2;
 };
 
-// Sets the scores that a row may not see to -inf.
-//   flags  [tile_kv] of a sparse call, else not read
+// Sets the scores that a row may not see to -inf, and those of poisoned tokens to NaN.
+//   flags  [tile_kv] of the tile
 template <int kRow>
 HIPMLA_DEVICE void mask_scores(AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks],
                                const ItemView& item, const WaveRole<kRow>& role, int tile_begin,
-                               const uint32_t* flags) {
+                               const float* flags) {
   VisibleRange visible[Tile<kRow>::kRowBlocks][kLaneRows];
 #pragma unroll
   for (int block = 0; block < Tile<kRow>::kRowBlocks; ++block)
@@ -326,22 +318,22 @@ HIPMLA_DEVICE void mask_scores(AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kR
       range = item.sequence.visible(item.params, packed.query);
       if (range.end > item.kv_end) range.end = item.kv_end;
     }
+  const int lane = not_before_here(role.lane);
   for_each_score<kRow>(scores, [&](float& s, int block, int first, int r) {
-    const int position = tile_begin + first + acc_col(role.lane, r);
+    const int token = first + acc_col(lane, r);
+    const int position = tile_begin + token;
     const VisibleRange range = visible[block][acc_slot(r)];
+    s += flags[token];
     s = position < range.end && position >= range.begin ? s : -kInfinity;
+    if (r == kAccElements - 1) schedule_fence();  // registers
   });
-  if (is_sparse(item.params))
-    for_each_score<kRow>(scores, [&](float& s, int, int first, int r) {
-      s = flags[first + acc_col(role.lane, r)] ? s : -kInfinity;
-    });
 }
 
 // Scores in powers of two: scaled, capped, masked.
 template <int kRow>
 HIPMLA_DEVICE void finish_scores(
     AccTile (&scores)[Tile<kRow>::kRowBlocks][Tile<kRow>::kTokenBlocks], const ItemView& item,
-    const QueryTile<kRow>& q, const WaveRole<kRow>& role, int tile_begin, const uint32_t* flags) {
+    const WaveRole<kRow>& role, int tile_begin, const float* flags) {
   const MlaParams& params = item.params;
   const float scale_log2 = item.scale_log2;
   for_each_score<kRow>(scores, [&](float& s, int, int, int) { s *= scale_log2; });
@@ -351,9 +343,7 @@ HIPMLA_DEVICE void finish_scores(
     for_each_score<kRow>(scores,
                          [&](float& s, int, int, int) { s = soft_cap(s, cap, inverse_cap); });
   }
-  const int tile_end = tile_begin + Tile<kRow>::kTokens;
-  if (tile_begin < q.seen_by_all.begin || tile_end > q.seen_by_all.end || tile_end > item.kv_end ||
-      is_sparse(params))
+  if (!item.seen_by_all.covers(tile_begin, Tile<kRow>::kTokens) || is_sparse(params))
     mask_scores<kRow>(scores, item, role, tile_begin, flags);
 }
 
@@ -427,7 +417,7 @@ HIPMLA_DEVICE void attend_kv_tile(OutputTile<kRow>& out, const QueryTile<kRow>& 
     compute_scores(mine, q, role, tile.rows);
     exchange_scores<kRow>(scores, mine, role, lds.scores());
   }
-  finish_scores<kRow>(scores, item, q, role, tile_begin, tile.flags);
+  finish_scores<kRow>(scores, item, role, tile_begin, tile.flags);
   Fragment p[T::kRowBlocks][T::kTokenBlocks];
   softmax_tile<kRow>(p, scores, out);
   accumulate_output<kRow>(out, p, role, tile.rows);
@@ -555,7 +545,7 @@ HIPMLA_DEVICE void attend_item_kv(OutputTile<kRow>& out, const ItemView& item,
                                   const WaveRole<kRow>& role, Lds<kRow> lds, int kv_begin) {
   constexpr int kTokens = Tile<kRow>::kTokens;
   const MlaParams& params = item.params;
-  KvPipe<kRow> pipe(role, item.sequence, item.kv_end, lds);
+  KvPipe<kRow> pipe(role, item.sequence, item.kv_end, item.seen_by_all, lds);
   pipe.look_up(params, kv_begin);
   QueryTile<kRow> q;
   q.lds = lds.q_chunks();
@@ -567,6 +557,14 @@ HIPMLA_DEVICE void attend_item_kv(OutputTile<kRow>& out, const ItemView& item,
     const KvTile tile = pipe.next(params, tile_begin);
     attend_kv_tile(out, q, item, role, lds, tile, tile_begin);
   }
+}
+
+// What all rows of an item see of its KV. Later queries see no less at the end and no more at the begin.
+HIPMLA_DEVICE VisibleRange seen_by_rows(const MlaParams& params, const Sequence& sequence,
+                                        int row_begin, int row_end, int kv_end) {
+  const VisibleRange first = sequence.visible(params, PackedRow(params, row_begin).query);
+  const VisibleRange last = sequence.visible(params, PackedRow(params, row_end - 1).query);
+  return {last.begin, first.end < kv_end ? first.end : kv_end};
 }
 
 // One work item by the whole workgroup. `lds` has kConfig.lds_bytes() bytes.
@@ -584,8 +582,13 @@ HIPMLA_DEVICE void attend_work_item(const MlaParams& params, const WorkItem* ite
   const int kv_end = item_kv_end < sequence.kv_len ? item_kv_end : sequence.kv_len;
   const float kv_scale = params.kv_scale ? load_uniform(params.kv_scale) : 1.0f;
   const float q_scale = params.q_scale ? load_uniform(params.q_scale) : 1.0f;
-  const ItemView view{params,  sequence, row_begin,
-                      row_end, kv_end,   params.scale_log2 * q_scale * kv_scale};
+  const ItemView view{params,
+                      sequence,
+                      row_begin,
+                      row_end,
+                      kv_end,
+                      seen_by_rows(params, sequence, row_begin, row_end, kv_end),
+                      params.scale_log2 * q_scale * kv_scale};
 
   OutputTile<kRow> out;
   if (kv_begin < kv_end)

@@ -72,6 +72,21 @@ struct TokenFormat {
     if constexpr (kIsPacked)
       store_lds16(row + kLatentRowBytes + column * kLoadBytes, data[kLatentLoads + 1]);
   }
+  // Calls f for 16 bytes at a time of the token's row in LDS: together its lanes get all, each what it has written.
+  template <typename F>
+  HIPMLA_DEVICE static void for_each_written(char* row, int column, F f) {
+    constexpr int kPieces = kIsFp8 ? 2 : 1;  // of each load of the latent part
+#pragma unroll
+    for (int i = 0; i < kLatentLoads; ++i)
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece)
+        f(row + (kPieces * (column + kLanesPerToken * i) + piece) * kLoadBytes);
+    // The rotary part has as many pieces as a token has lanes. Of a dense fp8 cache, two lanes write the same two pieces.
+    const int piece = kIsFp8 && !kIsPacked
+                          ? 2 * (column % (kLanesPerToken / 2)) + column / (kLanesPerToken / 2)
+                          : column;
+    f(row + kLatentRowBytes + piece * kLoadBytes);
+  }
   HIPMLA_DEVICE static void copy(char* row, const Words4 (&data)[kLoads], int column) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i)
@@ -86,8 +101,8 @@ struct TokenFormat {
 
 // A tile that is ready to be read.
 struct KvTile {
-  const char* rows;       // [tile_kv][kRowBytes] in LDS
-  const uint32_t* flags;  // [tile_kv] of a sparse call
+  const char* rows;    // [tile_kv][kRowBytes] in LDS
+  const float* flags;  // [tile_kv], if the tile is masked
 };
 
 // Where the tokens of this lane are. Positions past the end repeat the last one: finite values that the mask removes.
@@ -128,8 +143,7 @@ struct KvPlaces {
     bool exists;
   };
   //   flags  [tile_kv] in LDS of the tile, written by a sparse call
-  HIPMLA_DEVICE Token find(const MlaParams& params, int tile_begin, int group,
-                           uint32_t* flags) const {
+  HIPMLA_DEVICE Token find(const MlaParams& params, int tile_begin, int group, float* flags) const {
     constexpr int kBytes = static_cast<int>(element_bytes(T::kConfig.kv_type));
     int p = position(tile_begin, group);
     int page = place[group];
@@ -137,7 +151,8 @@ struct KvPlaces {
     out.exists = true;
     if (HIPMLA_RARELY(is_sparse(params))) {
       out.exists = static_cast<uint32_t>(page) < static_cast<uint32_t>(params.num_slots);
-      if (column == 0) flags[group * T::kLoadTokens + token] = out.exists;
+      if (column == 0)
+        flags[group * T::kLoadTokens + token] = out.exists ? kTokenIsThere : kNoToken;
       p = out.exists ? page : 0;
       page = divide(p, params.page_size);
     }
@@ -151,20 +166,48 @@ struct KvPlaces {
   }
 };
 
+// Searches a tile that is to be masked for tokens that are not finite; see kPoisonedToken. For the lanes that wrote it,
+// before the others see it.
+//   tile   [tile_kv][kRowBytes] in LDS
+//   flags  [tile_kv] in LDS, written
+template <int kRow>
+HIPMLA_DEVICE void hide_poison(char* tile, float* flags) {
+  using T = Tile<kRow>;
+  using Format = TokenFormat<kRow>;
+  static_assert(kLanesPerToken == 8, "any_of_8_lanes: of a token");
+  const int thread = not_before_here(thread_id());
+  const int column = thread % kLanesPerToken;
+#pragma unroll
+  for (int group = 0; group < T::kLoadGroups; ++group) {
+    const int in_tile = group * T::kLoadTokens + thread / kLanesPerToken;
+    char* row = tile + in_tile * T::kRowBytes;
+    uint32_t found = 0;
+    Format::for_each_written(row, column, [&](const char* piece) {
+      found |= non_finite_halves<T::kType>(load_lds16(piece));
+      schedule_fence();  // one read at a time: the registers for more are not there
+    });
+    const bool is_poisoned = any_of_8_lanes(found != 0);
+    if (is_poisoned)
+      Format::for_each_written(row, column, [](char* piece) { store_lds16(piece, Words4{}); });
+    if (column == 0) flags[in_tile] = is_poisoned ? kPoisonedToken : kTokenIsThere;
+  }
+}
+
 // One tile in LDS; the next one is under way in registers, where it is converted.
 template <int kRow>
 struct RegisterKvPipe {
   using T = Tile<kRow>;
   using Format = TokenFormat<kRow>;
   KvPlaces<kRow> where;
+  VisibleRange seen_by_all;
   Lds<kRow> lds;
   Words4 data[T::kLoadGroups][Format::kLoads];
   float token_scale[T::kLoadGroups] = {};
   int parity = 0;
 
   HIPMLA_DEVICE RegisterKvPipe(const WaveRole<kRow>& role, const Sequence& sequence, int kv_end,
-                               Lds<kRow> item_lds)
-      : where(role, sequence, kv_end), lds(item_lds) {}
+                               VisibleRange item_seen_by_all, Lds<kRow> item_lds)
+      : where(role, sequence, kv_end), seen_by_all(item_seen_by_all), lds(item_lds) {}
 
   // Starts the item. What can be done before the other waves have left the last item comes first.
   HIPMLA_DEVICE void look_up(const MlaParams& params, int kv_begin) {
@@ -179,8 +222,10 @@ struct RegisterKvPipe {
   // Makes the tile at `tile_begin` ready, and the next one start.
   HIPMLA_DEVICE KvTile next(const MlaParams& params, int tile_begin) {
     block_barrier();
-    const uint32_t* flags = lds.flags(parity);
+    float* flags = lds.flags(parity);
     commit(params, lds.kv_tile(0), flags);
+    if (HIPMLA_RARELY(!seen_by_all.covers(tile_begin, T::kTokens) && !is_sparse(params)))
+      hide_poison<kRow>(lds.kv_tile(0), flags);
     parity = 1 - parity;
     prefetch(params, tile_begin + T::kTokens, lds.flags(parity));
     where.look_up(params, tile_begin + 2 * T::kTokens);
@@ -189,7 +234,7 @@ struct RegisterKvPipe {
   }
 
  private:
-  HIPMLA_DEVICE void prefetch(const MlaParams& params, int tile_begin, uint32_t* flags) {
+  HIPMLA_DEVICE void prefetch(const MlaParams& params, int tile_begin, float* flags) {
 #pragma unroll
     for (int group = 0; group < T::kLoadGroups; ++group) {
       const auto source = where.find(params, tile_begin, group, flags);
@@ -202,12 +247,12 @@ struct RegisterKvPipe {
   }
 
   // A slot of a sparse list that names no token becomes zeros.
-  HIPMLA_DEVICE void commit(const MlaParams& params, char* tile, const uint32_t* flags) {
+  HIPMLA_DEVICE void commit(const MlaParams& params, char* tile, const float* flags) {
 #pragma unroll
     for (int group = 0; group < T::kLoadGroups; ++group) {
       const int in_tile = group * T::kLoadTokens + where.token;
       char* row = tile + in_tile * T::kRowBytes;
-      if (HIPMLA_RARELY(is_sparse(params)) && flags[in_tile] == 0) {
+      if (HIPMLA_RARELY(is_sparse(params)) && flags[in_tile] != kTokenIsThere) {
 #pragma unroll
         for (int i = 0; i < Format::kLoads; ++i) data[group][i] = Words4{};
         token_scale[group] = 1.0f;
@@ -230,12 +275,13 @@ struct RingKvPipe {
   using Format = TokenFormat<kRow>;
   static constexpr int kAhead = T::kSlots - 1;
   KvPlaces<kRow> where;
+  VisibleRange seen_by_all;
   Lds<kRow> lds;
   int slot = 0;
 
   HIPMLA_DEVICE RingKvPipe(const WaveRole<kRow>& role, const Sequence& sequence, int kv_end,
-                           Lds<kRow> item_lds)
-      : where(role, sequence, kv_end), lds(item_lds) {}
+                           VisibleRange item_seen_by_all, Lds<kRow> item_lds)
+      : where(role, sequence, kv_end), seen_by_all(item_seen_by_all), lds(item_lds) {}
 
   HIPMLA_DEVICE void look_up(const MlaParams& params, int kv_begin) {
     where.look_up(params, kv_begin);
@@ -251,6 +297,8 @@ struct RingKvPipe {
 
   HIPMLA_DEVICE KvTile next(const MlaParams& params, int tile_begin) {
     wait_copies<kAhead - 1>();
+    if (HIPMLA_RARELY(!seen_by_all.covers(tile_begin, T::kTokens) && !is_sparse(params)))
+      hide_poison<kRow>(lds.kv_tile(slot), lds.flags(slot));
     block_barrier();  // the tile is there for all, and all have left the tile before it
     const KvTile tile = {lds.kv_tile(slot), lds.flags(slot)};
     const int free_slot = slot == 0 ? kAhead : slot - 1;

@@ -21,6 +21,12 @@ constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+constexpr float kTokenIsThere = 0.0f;
+constexpr float kNoToken = -kInfinity;  // of a sparse list
+// Of a tile that not all rows see whole, a token that holds NaN or infinity: zeros in LDS, so that it does not reach rows
+// that may not see it, and NaN for the others.
+constexpr float kPoisonedToken = std::numeric_limits<float>::quiet_NaN();
+
 constexpr int kLoadBytes = 16;     // one load of one lane
 constexpr int kLanesPerToken = 8;  // neighbouring lanes load 128 bytes: a cache line
 constexpr int kTokensPerLoad = kWaveSize / kLanesPerToken;
@@ -96,9 +102,10 @@ struct Lds {
   }  // [tile_kv][kRowBytes]
   HIPMLA_DEVICE char* scores() const { return base + T::kScoresAt; }
   HIPMLA_DEVICE char* q_chunks() const { return base + T::kQChunksAt; }
-  // Sparse calls: 1 for each token of a tile that exists, else 0. [tile_kv], for kFlagTiles tiles.
-  HIPMLA_DEVICE uint32_t* flags(int tile) const {
-    return reinterpret_cast<uint32_t*>(base + T::kFlagsAt) + tile * T::kTokens;
+  // What the mask adds to the scores of each token of a tile: kTokenIsThere, kNoToken or kPoisonedToken. [tile_kv], for
+  // kFlagTiles tiles. Written for tiles that are masked: those of sparse calls and those that not all rows see whole.
+  HIPMLA_DEVICE float* flags(int tile) const {
+    return reinterpret_cast<float*>(base + T::kFlagsAt) + tile * T::kTokens;
   }
 };
 
@@ -119,6 +126,9 @@ HIPMLA_DEVICE bool is_sparse(const MlaParams& params) { return params.topk_indic
 struct VisibleRange {
   int begin;
   int end;
+  HIPMLA_DEVICE bool covers(int first, int count) const {
+    return first >= begin && first + count <= end;
+  }
 };
 
 // The item's sequence, as device memory has it. Lengths here bound every access, whatever the work list says.

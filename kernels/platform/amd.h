@@ -63,6 +63,19 @@ HIPMLA_DEVICE void block_barrier() {
 }
 
 HIPMLA_DEVICE bool any_lane(bool condition) { return __builtin_amdgcn_ballot_w64(condition) != 0; }
+// x, but so that what is computed from it is computed here: the compiler takes it out of no loop, where it would hold
+// registers all the time.
+HIPMLA_DEVICE int not_before_here(int x) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  asm volatile("" : "+v"(x));
+#endif
+  return x;
+}
+
+// Whether it holds in any of the 8 lanes 8 n .. 8 n + 7 that this one belongs to.
+HIPMLA_DEVICE bool any_of_8_lanes(bool condition) {
+  return (__builtin_amdgcn_ballot_w64(condition) >> (not_before_here(lane_id()) & ~7) & 0xff) != 0;
+}
 HIPMLA_DEVICE float shuffle_xor(float x, int mask) {
   return __builtin_bit_cast(
       float, __builtin_amdgcn_ds_bpermute((lane_id() ^ mask) * 4, __builtin_bit_cast(int, x)));
@@ -213,4 +226,3 @@ HIPMLA_DEVICE void keep_in_accumulator([[maybe_unused]] Floats4& x) {
 }  // namespace hipmla::device
 
 #include "kernels/platform/cdna.h"
-#include "kernels/platform/halves.h"

@@ -19,6 +19,8 @@
 // So a lane owns one row: its running maximum, sum and rescale factor are per-lane scalars. The order of k is free
 // as long as A and B agree, and so is the order of the output dims; both are chosen for 16-byte accesses.
 
+#include "kernels/platform/halves.h"
+
 namespace hipmla::device {
 
 constexpr bool kHasAccumulatorFile = true;

@@ -41,6 +41,9 @@ HIPMLA_DEVICE int lane_id() { return hip_cpu::lane_id(); }
 HIPMLA_DEVICE int wave_id() { return hip_cpu::wave_id(); }
 HIPMLA_DEVICE void block_barrier() { __syncthreads(); }
 HIPMLA_DEVICE bool any_lane(bool condition) { return __any(condition) != 0; }
+HIPMLA_DEVICE bool any_of_8_lanes(bool condition) {
+  return (hip_cpu::ballot(condition) >> (lane_id() & ~7) & 0xff) != 0;
+}
 HIPMLA_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor(x, mask); }
 
 HIPMLA_DEVICE float wave_max(float x) {
@@ -164,6 +167,7 @@ HIPMLA_DEVICE void mma_spread(Floats4* acc, const Words2 (&kv)[kCount], const Wo
 }
 
 HIPMLA_DEVICE void schedule_fence() {}
+HIPMLA_DEVICE int not_before_here(int x) { return x; }
 HIPMLA_DEVICE void keep_in_accumulator(Floats4&) {}
 
 #endif

@@ -35,4 +35,16 @@ HIPMLA_DEVICE void fp8_bits_to_f32(float (&out)[4], uint32_t word) {
   }
 }
 
+// Not 0 if a 16-bit value of the words is NaN or infinite: the sign bit of each that is, as an exponent of all ones
+// carries into it.
+template <DataType kType>
+HIPMLA_DEVICE uint32_t non_finite_halves(Words4 words) {
+  constexpr uint32_t kExponent = kType == DataType::kBf16 ? 0x7f807f80u : 0x7c007c00u;
+  constexpr uint32_t kLowestBit = kType == DataType::kBf16 ? 0x00800080u : 0x04000400u;
+  uint32_t sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum |= (words[i] & kExponent) + kLowestBit;
+  return sum & 0x80008000u;
+}
+
 }  // namespace hipmla::device

@@ -50,6 +50,9 @@ HIPMLA_DEVICE int wave_id() {
 }
 HIPMLA_DEVICE void block_barrier() { __syncthreads(); }
 HIPMLA_DEVICE bool any_lane(bool condition) { return __any_sync(~0u, condition); }
+HIPMLA_DEVICE bool any_of_8_lanes(bool condition) {
+  return (__ballot_sync(~0u, condition) >> (lane_id() & ~7) & 0xff) != 0;
+}
 HIPMLA_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
 HIPMLA_DEVICE float max_of(float a, float b) { return fmaxf(a, b); }
 HIPMLA_DEVICE float wave_max(float x) {

@@ -267,6 +267,43 @@ void fill_kv(const BatchSpec& spec, Batch* batch) {
   }
 }
 
+// A packed token's infinity is a scale; all 128 values of that part become infinite, or NaN.
+void poison_token(const BatchSpec& spec, Poison what, uint8_t* token) {
+  const auto element = static_cast<int64_t>(element_bytes(spec.kv_type));
+  const bool is_packed = spec.kv_layout == KvLayout::kPacked;
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float value = what == Poison::kNan ? NAN : what == Poison::kInfinity ? infinity : -infinity;
+  if (what == Poison::kNan) {
+    for (int64_t d = 0; d < (is_packed ? kHeadDimV : kQkDim); ++d)
+      store_element(token, spec.kv_type, d, value);
+  } else if (is_packed) {
+    std::memcpy(token + kHeadDimV + sizeof(float), &value, sizeof(float));
+  } else {
+    const int64_t dim = what == Poison::kInfinity ? 37 : 511;
+    if (is_fp8(spec.kv_type))
+      token[dim * element] = static_cast<uint8_t>(fp8_format(spec.kv_type).nan);
+    else
+      store_element(token, spec.kv_type, dim, value);
+  }
+}
+
+void poison_tokens(const BatchSpec& spec, Batch* batch) {
+  const auto element = static_cast<int64_t>(element_bytes(spec.kv_type));
+  for (const PoisonedToken& token : spec.poisoned) {
+    const ShardTokens tokens =
+        shard_tokens(spec, spec.kv_lens[static_cast<size_t>(token.sequence)]);
+    const int32_t local = (token.position - tokens.begin) / tokens.stride;
+    if (local < 0 || local >= tokens.count ||
+        tokens.begin + local * tokens.stride != token.position)
+      continue;
+    const int64_t page = batch->kv_indices[static_cast<size_t>(batch->kv_indptr[token.sequence] +
+                                                               local / spec.page_size)];
+    poison_token(spec, token.what,
+                 batch->kv.data() + element * (page * batch->kv_stride[0] +
+                                               local % spec.page_size * batch->kv_stride[1]));
+  }
+}
+
 // Rows differ in how peaked their softmax is: noise of 0.25, 1 or 4 in the scores.
 void fill_q(const BatchSpec& spec, Batch* batch) {
   const auto element = static_cast<int64_t>(element_bytes(spec.q_type));
@@ -367,6 +404,9 @@ std::string BatchSpec::description() const {
   if (kv_shard != KvShard::kWhole)
     text += std::string(kv_shard == KvShard::kRoundRobin ? " round_robin" : " contiguous") +
             " rank " + std::to_string(cp_rank) + " of " + std::to_string(cp_world_size);
+  for (const PoisonedToken& token : poisoned)
+    text += " poison " + std::to_string(static_cast<int>(token.what)) + " at " +
+            std::to_string(token.sequence) + ":" + std::to_string(token.position);
   if (topk > 0)
     text +=
         " topk " + std::to_string(topk) + " holes " + std::to_string(static_cast<int>(topk_holes));
@@ -461,6 +501,7 @@ Batch build_batch(const BatchSpec& spec) {
   build_lengths(spec, &batch);
   build_page_table(spec, random, &batch);
   fill_kv(spec, &batch);
+  poison_tokens(spec, &batch);
   fill_q(spec, &batch);
   fill_sink(spec, &batch);
   fill_topk(spec, &batch);

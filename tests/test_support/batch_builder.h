@@ -40,6 +40,21 @@ enum class TopkHoles {
 };
 constexpr int kNumTopkHoles = 6;
 
+// What a cached token holds instead of its values.
+enum class Poison {
+  kNan,            // everywhere
+  kInfinity,       // in one of the 512 latent dims
+  kMinusInfinity,  // likewise
+};
+constexpr int kNumPoisons = 3;
+
+// Where a type of the cache has no infinity, its NaN stands for it.
+struct PoisonedToken {
+  int32_t sequence;
+  int32_t position;  // in the whole sequence; nothing happens if another shard holds it
+  Poison what;
+};
+
 struct BatchSpec {
   DataType q_type = DataType::kBf16;
   DataType kv_type = DataType::kBf16;
@@ -76,6 +91,8 @@ struct BatchSpec {
   KvShard kv_shard = KvShard::kWhole;
   int32_t cp_world_size = 1;
   int32_t cp_rank = 0;
+
+  std::vector<PoisonedToken> poisoned;
 
   int32_t topk = 0;  // each query sees so many entries that name tokens of its sequence, or none
   TopkHoles topk_holes = TopkHoles::kMixed;

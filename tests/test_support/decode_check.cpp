@@ -44,9 +44,13 @@ void merge_parts(const std::vector<float>& part_o, const std::vector<float>& par
   lse->assign(static_cast<size_t>(rows), -std::numeric_limits<float>::infinity());
   for (int64_t row = 0; row < rows; ++row) {
     double max = -std::numeric_limits<double>::infinity();
-    for (int64_t s = 0; s < parts; ++s)
-      max = std::max<double>(max, part_lse[static_cast<size_t>(s * rows + row)]);
-    if (std::isinf(max) && max < 0) continue;
+    bool any_nan = false;
+    for (int64_t s = 0; s < parts; ++s) {
+      const double part = part_lse[static_cast<size_t>(s * rows + row)];
+      max = std::max(max, part);
+      any_nan = any_nan || std::isnan(part);
+    }
+    if (std::isinf(max) && max < 0 && !any_nan) continue;
     double sum = 0.0;
     double merged[kHeadDimV] = {};
     for (int64_t s = 0; s < parts; ++s) {

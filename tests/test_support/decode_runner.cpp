@@ -332,9 +332,4 @@ DecodeResult DeviceBatch::run(const DecodeRun& requested) const {
   return result;
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-}
-
 }  // namespace hipmla::test

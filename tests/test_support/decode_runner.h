@@ -7,6 +7,7 @@
 // of GoogleTest; mla_replay uses it too.
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <string>
@@ -86,6 +87,10 @@ class DeviceBatch {
 };
 
 // True if both hold the same bits, NaN included.
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
+template <typename T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
 
 }  // namespace hipmla::test

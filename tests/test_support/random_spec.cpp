@@ -110,6 +110,16 @@ BatchSpec random_spec(Random& random, Arch arch) {
   if (random.below(4) == 0 && spec.kv_shard == KvShard::kWhole)
     spec.pool_tokens = random.between(1, 600);
   spec.shuffle_pages = random.below(5) != 0;
+  // Tokens that hold NaN or infinity, most of them where the causal limit is.
+  for (int64_t i = random.below(4) == 0 ? random.between(1, 3) : 0; i > 0; --i) {
+    const auto b = static_cast<int32_t>(random.below(batch_size));
+    const int32_t kv_len = spec.kv_lens[static_cast<size_t>(b)];
+    if (kv_len == 0) continue;
+    const int64_t from_end =
+        random.below(3) ? random.below(std::min<int64_t>(kv_len, max_q + 2)) : random.below(kv_len);
+    spec.poisoned.push_back({b, static_cast<int32_t>(kv_len - 1 - from_end),
+                             static_cast<Poison>(random.below(kNumPoisons))});
+  }
   spec.seed = random.next() % 1000000;
   return spec;
 }
