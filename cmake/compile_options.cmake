@@ -4,8 +4,11 @@
 # What every target of this project is compiled with.
 add_library(hipmla_compile_options INTERFACE)
 target_compile_features(hipmla_compile_options INTERFACE cxx_std_17)
-target_compile_options(
-  hipmla_compile_options INTERFACE -Wall -Wextra $<$<BOOL:${HIPMLA_WERROR}>:-Werror>)
+target_compile_options(hipmla_compile_options INTERFACE -Wall -Wextra)
+if(HIPMLA_WERROR)
+  target_compile_options(hipmla_compile_options INTERFACE
+    $<IF:$<COMPILE_LANGUAGE:CUDA>,-Werror=all-warnings,-Werror>)
+endif()
 
 if(HIPMLA_SANITIZE)
   if(NOT HIPMLA_PLATFORM STREQUAL "cpu")

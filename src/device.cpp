@@ -47,10 +47,10 @@ Status query_device(int device_id, DeviceInfo* info) {
   return internal::guard([&]() -> Status {
     if (info == nullptr) return internal::invalid_argument("info is null");
     hipDeviceProp_t properties = {};
-    if (hipError_t error = hipGetDeviceProperties(&properties, device_id); error != hipSuccess) {
-      return internal::device_error(
-          internal::concat("hipGetDeviceProperties of device ", device_id), error);
-    }
+    Status status = internal::device_call(
+        [&] { return hipGetDeviceProperties(&properties, device_id); },
+        [&] { return internal::concat("hipGetDeviceProperties of device ", device_id); });
+    if (!status.ok()) return status;
     DeviceInfo found;
     found.arch = internal::parse_arch(properties.gcnArchName);
     if (found.arch == Arch::kUnknown) {

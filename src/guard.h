@@ -25,12 +25,17 @@ Status guard(Body&& body) noexcept {
   }
 }
 
-// Also takes the error out of the runtime, which would otherwise report it again for somebody's
-// next launch.
-inline Status device_error(const std::string& what, hipError_t error) {
-  (void)hipGetLastError();
+// Runs `call`, which returns a hipError_t of its own, and makes a Status of it; `what` returns the text that says what
+// failed. An error that the caller left in the runtime stays there. One of ours does not, or somebody's next launch would
+// seem to have failed: the Status has it.
+template <typename Call, typename What>
+Status device_call(Call&& call, What&& what) {
+  const bool was_clean = hipPeekAtLastError() == hipSuccess;
+  const hipError_t error = call();
+  if (error == hipSuccess) return Status();
+  if (was_clean) (void)hipGetLastError();
   return Status(StatusCode::kDeviceError,
-                concat(what, ": ", hipGetErrorName(error), ", ", hipGetErrorString(error)));
+                concat(what(), ": ", hipGetErrorName(error), ", ", hipGetErrorString(error)));
 }
 
 }  // namespace hipmla::internal

@@ -97,15 +97,38 @@ std::shared_ptr<const Impl> make_plan(const MlaDecodeShape& shape, const MlaDeco
   return plan;
 }
 
+std::string describe(const Impl& plan) {
+  const MlaDecodeShape& shape = plan.shape;
+  const MlaDecodeOptions& options = plan.options;
+  const internal::Stage1Config& config = plan.config();
+  using internal::concat;
+  std::string text = concat(config.schedule == Schedule::kPersistent ? "persistent " : "split-KV ",
+                            data_type_name(config.q_type), "/", data_type_name(config.kv_type),
+                            config.kv_layout == KvLayout::kPacked ? " packed" : "", ", tile of ",
+                            config.tile_rows, " rows x ", config.tile_kv, " tokens, ",
+                            shape.batch_size, " sequences, ", shape.num_heads, " heads, ");
+  if (shape.topk > 0) text += concat("top ", shape.topk, " tokens, ");
+  if (options.sliding_window > 0) text += concat("window of ", options.sliding_window, " tokens, ");
+  if (options.kv_shard == KvShard::kRoundRobin) {
+    text += concat("rank ", options.cp_rank, " of ", options.cp_world_size, ", ");
+  } else if (options.kv_shard == KvShard::kContiguous) {
+    text += "contiguous shards, ";
+  }
+  return text + concat(plan.num_workgroups, " workgroups, ", plan.num_items, " work items, up to ",
+                       plan.num_partials, " parts, ", plan.num_reduce_items, " row tiles to merge");
+}
+
 // ---- running ----
 
 // Expects a workspace that was checked.
 Status upload(const Impl& plan, const Workspace& workspace, Stream stream) {
   if (plan.list.empty()) return Status();
-  const hipError_t error = hipMemcpyAsync(workspace.data, plan.list.data(), plan.list.size(),
-                                          hipMemcpyHostToDevice, stream);
-  if (error != hipSuccess) return internal::device_error("upload of the plan", error);
-  return Status();
+  return internal::device_call(
+      [&] {
+        return hipMemcpyAsync(workspace.data, plan.list.data(), plan.list.size(),
+                              hipMemcpyHostToDevice, stream);
+      },
+      [&] { return internal::concat("upload of the plan (", describe(plan), ")"); });
 }
 
 // Expects everything to have been checked.
@@ -116,12 +139,16 @@ Status launch(const Impl& plan, const MlaDecodeTensors& tensors, const Workspace
   const auto launch_stage1 = plan.config().schedule == Schedule::kPersistent
                                  ? internal::launch_stage1_persistent
                                  : internal::launch_stage1_split_kv;
-  hipError_t error = launch_stage1(plan.config_index, params, plan.num_workgroups, stream);
-  if (error != hipSuccess) return internal::device_error("launch of stage 1", error);
-  if (plan.num_reduce_items == 0) return Status();
-  error = internal::launch_stage2(params, plan.num_reduce_items, plan.config().tile_rows, stream);
-  if (error != hipSuccess) return internal::device_error("launch of stage 2", error);
-  return Status();
+  Status status = internal::device_call(
+      [&] { return launch_stage1(plan.config_index, params, plan.num_workgroups, stream); },
+      [&] { return internal::concat("launch of stage 1 (", describe(plan), ")"); });
+  if (!status.ok() || plan.num_reduce_items == 0) return status;
+  return internal::device_call(
+      [&] {
+        return internal::launch_stage2(params, plan.num_reduce_items, plan.config().tile_rows,
+                                       stream);
+      },
+      [&] { return internal::concat("launch of stage 2 (", describe(plan), ")"); });
 }
 
 // ---- the call that plans inside ----
@@ -200,28 +227,7 @@ int32_t MlaDecodePlan::num_partials() const { return impl_ ? impl_->num_partials
 
 uint64_t MlaDecodePlan::fingerprint() const { return impl_ ? impl_->fingerprint : 0; }
 
-std::string MlaDecodePlan::description() const {
-  if (!impl_) return "empty";
-  const MlaDecodeShape& shape = impl_->shape;
-  const MlaDecodeOptions& options = impl_->options;
-  const internal::Stage1Config& config = impl_->config();
-  using internal::concat;
-  std::string text =
-      concat(config.schedule == Schedule::kPersistent ? "persistent " : "split-KV ",
-             data_type_name(config.q_type), "/", data_type_name(config.kv_type),
-             config.kv_layout == KvLayout::kPacked ? " packed" : "", ", tile of ", config.tile_rows,
-             " rows x ", config.tile_kv, " tokens, ", shape.batch_size, " sequences, ");
-  if (shape.topk > 0) text += concat("top ", shape.topk, " tokens, ");
-  if (options.sliding_window > 0) text += concat("window of ", options.sliding_window, " tokens, ");
-  if (options.kv_shard == KvShard::kRoundRobin) {
-    text += concat("rank ", options.cp_rank, " of ", options.cp_world_size, ", ");
-  } else if (options.kv_shard == KvShard::kContiguous) {
-    text += "contiguous shards, ";
-  }
-  return text + concat(impl_->num_workgroups, " workgroups, ", impl_->num_items,
-                       " work items, up to ", impl_->num_partials, " parts, ",
-                       impl_->num_reduce_items, " row tiles to merge");
-}
+std::string MlaDecodePlan::description() const { return impl_ ? describe(*impl_) : "empty"; }
 
 Status mla_decode_check_support(const MlaDecodeShape& shape, const MlaDecodeOptions& options,
                                 const DeviceInfo& device) {

@@ -230,9 +230,12 @@ Status mla_merge_states(const TensorView* o_shards, const TensorView* lse_shards
     if (Status status = check_shapes(tensors); !status.ok()) return status;
     if (tensors.num_rows() == 0) return Status();
     if (Status status = check_all_memory(tensors); !status.ok()) return status;
-    const hipError_t error = internal::launch_merge_states(make_merge_params(tensors), stream);
-    if (error != hipSuccess) return internal::device_error("launch of the merge", error);
-    return Status();
+    return internal::device_call(
+        [&] { return internal::launch_merge_states(make_merge_params(tensors), stream); },
+        [&] {
+          return internal::concat("launch of the merge of ", num_shards, " shards, ",
+                                  tensors.num_rows(), " rows");
+        });
   });
 }
 

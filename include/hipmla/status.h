@@ -13,7 +13,9 @@ enum class StatusCode {
   kUnsupported,  ///< a sound request that no kernel serves; the text names the nearest that one does
   kWorkspaceTooSmall,  ///< the workspace has fewer bytes than the plan needs
   kStalePlan,          ///< the plan was built for something else than this call
-  kDeviceError,        ///< the HIP runtime reported an error; the text carries it
+  /// The HIP runtime refused a call of ours; the text carries its error, the kernel and the shape. An error that an earlier
+  /// call of somebody else left in the runtime is neither reported nor cleared.
+  kDeviceError,
 };
 
 /// "ok", "invalid argument", ...

@@ -48,9 +48,8 @@ namespace hipmla::internal {
 
 hipError_t launch_merge_states(const MergeParams& params, hipStream_t stream) {
   const int64_t blocks = (params.num_rows + device::kRowsPerBlock - 1) / device::kRowsPerBlock;
-  hipLaunchKernelGGL(device::merge_states, dim3(static_cast<uint32_t>(blocks)),
-                     dim3(device::kMergeThreads), 0, stream, params);
-  return hipGetLastError();
+  return device::launch_kernel(device::merge_states, dim3(static_cast<uint32_t>(blocks)),
+                               dim3(device::kMergeThreads), 0, stream, params);
 }
 
 }  // namespace hipmla::internal

@@ -26,10 +26,9 @@ void stage1_persistent(MlaParams params) {
 template <int kRow>
 struct Kernels {
   static hipError_t launch(const MlaParams& params, int num_slots, hipStream_t stream) {
-    hipLaunchKernelGGL((stage1_persistent<kRow>), dim3(num_slots),
-                       dim3(device::Tile<kRow>::kThreads), kStage1Configs[kRow].lds_bytes(), stream,
-                       params);
-    return hipGetLastError();
+    return device::launch_kernel(stage1_persistent<kRow>, dim3(num_slots),
+                                 dim3(device::Tile<kRow>::kThreads),
+                                 kStage1Configs[kRow].lds_bytes(), stream, params);
   }
 };
 

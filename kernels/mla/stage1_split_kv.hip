@@ -19,9 +19,9 @@ void stage1_split_kv(MlaParams params) {
 template <int kRow>
 struct Kernels {
   static hipError_t launch(const MlaParams& params, int num_items, hipStream_t stream) {
-    hipLaunchKernelGGL((stage1_split_kv<kRow>), dim3(num_items), dim3(device::Tile<kRow>::kThreads),
-                       kStage1Configs[kRow].lds_bytes(), stream, params);
-    return hipGetLastError();
+    return device::launch_kernel(stage1_split_kv<kRow>, dim3(num_items),
+                                 dim3(device::Tile<kRow>::kThreads),
+                                 kStage1Configs[kRow].lds_bytes(), stream, params);
   }
 };
 

@@ -69,9 +69,8 @@ namespace hipmla::internal {
 hipError_t launch_stage2(const MlaParams& params, int num_reduce_items, int tile_rows,
                          hipStream_t stream) {
   const int blocks_per_item = (tile_rows + device::kRowsPerBlock - 1) / device::kRowsPerBlock;
-  hipLaunchKernelGGL(device::stage2_reduce, dim3(num_reduce_items * blocks_per_item),
-                     dim3(device::kMergeThreads), 0, stream, params, blocks_per_item);
-  return hipGetLastError();
+  return device::launch_kernel(device::stage2_reduce, dim3(num_reduce_items * blocks_per_item),
+                               dim3(device::kMergeThreads), 0, stream, params, blocks_per_item);
 }
 
 }  // namespace hipmla::internal

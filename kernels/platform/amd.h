@@ -20,6 +20,16 @@
 
 namespace hipmla::device {
 
+// Queues a kernel and returns what became of that: unlike hipGetLastError, neither an error that somebody left earlier, nor
+// does it take such an error away.
+template <typename... Params>
+hipError_t launch_kernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t lds_bytes,
+                         hipStream_t stream, std::common_type_t<Params>... args) {
+  void* arguments[] = {&args...};
+  return hipLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, lds_bytes,
+                         stream);
+}
+
 constexpr int kWaveSize = 64;
 
 // The processor that this pass of the compiler is for; unknown in the host pass.

@@ -18,6 +18,8 @@
 
 namespace hipmla::device {
 
+using hip_cpu::launch_kernel;
+
 constexpr int kWaveSize = hip_cpu::kWaveSize;
 constexpr Arch kCompiledArch = Arch::kUnknown;  // one build stands for all it emulates
 

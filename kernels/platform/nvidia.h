@@ -19,6 +19,23 @@
 
 namespace hipmla::device {
 
+// Queues a kernel and returns what became of that: unlike hipGetLastError, neither an error that somebody left earlier, nor
+// does it take such an error away.
+template <typename... Params>
+hipError_t launch_kernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t lds_bytes,
+                         hipStream_t stream, std::common_type_t<Params>... args) {
+  // More than 48 KiB of shared memory must be asked for, each time: a launch keeps no state of its own.
+  if (lds_bytes > 48 * 1024) {
+    const hipError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                  static_cast<int>(lds_bytes));
+    if (error != hipSuccess) return error;
+  }
+  void* arguments[] = {&args...};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, lds_bytes,
+                          hip_stream(stream));
+}
+
 constexpr int kWaveSize = 32;
 #if !defined(__CUDA_ARCH__)
 constexpr Arch kCompiledArch = Arch::kUnknown;

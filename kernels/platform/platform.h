@@ -15,7 +15,7 @@
 //   lanes     kLaneRows, acc_slot, acc_row, acc_col, leads_row, row_max, row_sum, output_run, output_run_slot,
 //             output_run_dim
 //   compiler  kHasAccumulatorFile, keep_in_accumulator, schedule_fence, not_before_here
-//   kernels   HIPMLA_DEVICE, HIPMLA_STAGE1_KERNEL, HIPMLA_KERNEL
+//   kernels   HIPMLA_DEVICE, HIPMLA_STAGE1_KERNEL, HIPMLA_KERNEL, launch_kernel (on the host)
 //
 // To add a target: write kernels/platform/<target>.h with these names, pass tests/vocabulary_test, then add rows
 // for its architectures to kernels/mla/stage1_configs.h.

@@ -89,23 +89,29 @@ struct BoundKernel {
 
 }  // namespace hip_cpu::internal
 
-/// Launches `kernel` with copies of `args`. Errors come from hipGetLastError, as with HIP. A block
-/// may have 1 to 1024 threads (else hipErrorInvalidConfiguration), and no more LDS than the device
-/// has (else hipErrorInvalidValue).
+namespace hip_cpu {
+
+/// Launches `kernel` with copies of `args`. A block may have 1 to 1024 threads (else
+/// hipErrorInvalidConfiguration), and no more LDS than the device has (else hipErrorInvalidValue).
+template <typename... Params, typename... Args>
+hipError_t launch_kernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t lds_bytes,
+                         hipStream_t stream, Args&&... args) {
+  static_assert(sizeof...(Params) == sizeof...(Args), "wrong number of kernel arguments");
+  static_assert((!std::is_reference_v<Params> && ...), "kernels take their arguments by value");
+  using Bound = internal::BoundKernel<Params...>;
+  if (kernel == nullptr) return internal::launch_null_kernel();
+  auto* bound =
+      new Bound{kernel, std::tuple<std::decay_t<Params>...>(static_cast<Params>(args)...)};
+  return internal::launch(&Bound::invoke, bound, &Bound::destroy, grid, block, lds_bytes, stream);
+}
+
+}  // namespace hip_cpu
+
+/// As hip_cpu::launch_kernel; errors come from hipGetLastError, as with HIP.
 template <typename... Params, typename... Args>
 void hipLaunchKernelGGL(void (*kernel)(Params...), dim3 grid, dim3 block, size_t lds_bytes,
                         hipStream_t stream, Args&&... args) {
-  static_assert(sizeof...(Params) == sizeof...(Args), "wrong number of kernel arguments");
-  static_assert((!std::is_reference_v<Params> && ...), "kernels take their arguments by value");
-  using Bound = hip_cpu::internal::BoundKernel<Params...>;
-  if (kernel == nullptr) {
-    (void)hip_cpu::internal::launch_null_kernel();
-    return;
-  }
-  auto* bound =
-      new Bound{kernel, std::tuple<std::decay_t<Params>...>(static_cast<Params>(args)...)};
-  (void)hip_cpu::internal::launch(&Bound::invoke, bound, &Bound::destroy, grid, block, lds_bytes,
-                                  stream);
+  (void)hip_cpu::launch_kernel(kernel, grid, block, lds_bytes, stream, std::forward<Args>(args)...);
 }
 
 template <typename... Params>

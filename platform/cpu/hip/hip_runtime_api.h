@@ -127,7 +127,7 @@ enum : unsigned {
 typedef void (*hipHostFn_t)(void* user_data);
 
 // Errors. The last error is kept per thread; hipGetLastError clears it. A kernel's fault is
-// reported once, by the next call that synchronises or by hipGetLastError / hipPeekAtLastError,
+// reported once, by the next call that synchronises or by hipGetLastError (hipPeekAtLastError only looks),
 // whichever comes first.
 const char* hipGetErrorName(hipError_t error);
 const char* hipGetErrorString(hipError_t error);

@@ -90,6 +90,12 @@ void record_fault(std::string fault) {
   state.fault_pending = true;
 }
 
+bool fault_is_pending() {
+  State& state = State::instance();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  return state.fault_pending;
+}
+
 hipError_t report_pending_fault() {
   State& state = State::instance();
   std::lock_guard<std::mutex> lock(state.mutex);
@@ -162,9 +168,9 @@ hipError_t hipGetLastError() {
   return std::exchange(last_error, hipSuccess);
 }
 
+// Leaves a pending fault to the call that would report it.
 hipError_t hipPeekAtLastError() {
-  (void)report_pending_fault();
-  return last_error;
+  return hip_cpu::internal::fault_is_pending() ? hipErrorLaunchFailure : last_error;
 }
 
 const char* hipGetErrorName(hipError_t error) {

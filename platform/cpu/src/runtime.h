@@ -24,6 +24,7 @@ void record_fault(std::string fault);
 
 // hipErrorLaunchFailure, reported, if a fault is pending; it no longer is then. Else hipSuccess.
 hipError_t report_pending_fault();
+bool fault_is_pending();
 
 // ---- kernels (host_threads.cpp)
 
