@@ -23,7 +23,6 @@ constexpr int32_t kPromisedPageSizes[] = {1, 16, 32, 48, 64, 128, 256, 480, 1000
 enum class PromisedOn {
   kEverywhere,
   kAmd,
-  kCdna3,  // gfx942, gfx950
 };
 constexpr bool includes(PromisedOn promise, Arch arch) {
   switch (arch) {
@@ -33,7 +32,6 @@ constexpr bool includes(PromisedOn promise, Arch arch) {
     case Arch::kSm90:
       return promise == PromisedOn::kEverywhere;
     case Arch::kGfx90a:
-      return promise != PromisedOn::kCdna3;
     case Arch::kGfx942:
     case Arch::kGfx950:
       return true;
@@ -51,13 +49,13 @@ constexpr PromisedTypes kPromisedTypes[] = {
     {DataType::kBf16, DataType::kBf16, KvLayout::kDense, PromisedOn::kEverywhere},
     {DataType::kF16, DataType::kF16, KvLayout::kDense, PromisedOn::kEverywhere},
     {DataType::kBf16, DataType::kFp8E4m3Fn, KvLayout::kDense, PromisedOn::kAmd},
-    {DataType::kBf16, DataType::kFp8E4m3Fnuz, KvLayout::kDense, PromisedOn::kCdna3},
+    {DataType::kBf16, DataType::kFp8E4m3Fnuz, KvLayout::kDense, PromisedOn::kAmd},
     {DataType::kF16, DataType::kFp8E4m3Fn, KvLayout::kDense, PromisedOn::kAmd},
-    {DataType::kF16, DataType::kFp8E4m3Fnuz, KvLayout::kDense, PromisedOn::kCdna3},
+    {DataType::kF16, DataType::kFp8E4m3Fnuz, KvLayout::kDense, PromisedOn::kAmd},
     {DataType::kFp8E4m3Fn, DataType::kFp8E4m3Fn, KvLayout::kDense, PromisedOn::kAmd},
-    {DataType::kFp8E4m3Fnuz, DataType::kFp8E4m3Fnuz, KvLayout::kDense, PromisedOn::kCdna3},
+    {DataType::kFp8E4m3Fnuz, DataType::kFp8E4m3Fnuz, KvLayout::kDense, PromisedOn::kAmd},
     {DataType::kBf16, DataType::kFp8E4m3Fn, KvLayout::kPacked, PromisedOn::kAmd},
-    {DataType::kBf16, DataType::kFp8E4m3Fnuz, KvLayout::kPacked, PromisedOn::kCdna3},
+    {DataType::kBf16, DataType::kFp8E4m3Fnuz, KvLayout::kPacked, PromisedOn::kAmd},
 };
 
 constexpr bool is_promised(DataType q_type, DataType kv_type, KvLayout kv_layout, Arch arch) {
