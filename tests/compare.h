@@ -69,9 +69,9 @@ struct CompareSpec {
   double rel = 0.0;
   // Bound of the cosine distance of each row; empty: not looked at.
   std::vector<double> cosine_distance;
-  // Of each element, or of each run of as many elements as there are values: any of it may be NaN,
-  // if what is to be NaN or infinite is one of these. Empty: none may.
-  std::vector<uint8_t> may_be_nan;
+  // Rows of the attention whose result is not specified, if not 0: one value for each run of as many
+  // elements as there are values. Empty: none.
+  std::vector<uint8_t> unspecified;
   std::string rerun;  // the command that runs this case again
 };
 

@@ -218,7 +218,7 @@ TEST_P(ConfigRows, UnseenTokensDoNotMatter) {
     }
     int64_t poisoned = 0;
     for (int64_t row = 0; row < reference.num_rows(); ++row) {
-      if (reference.sees_non_finite[static_cast<size_t>(row)]) {
+      if (reference.non_finite[static_cast<size_t>(row)] != NonFinite::kNothing) {
         ++poisoned;
         continue;
       }

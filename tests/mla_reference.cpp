@@ -88,6 +88,14 @@ void load_token(const MlaHostInputs& in, int64_t slot, double* out) {
     for (int d = 0; d < kHeadDimQk; ++d) out[d] *= factor;
 }
 
+NonFinite find_non_finite(const double* k) {
+  NonFinite worst = NonFinite::kNothing;
+  for (int d = 0; d < kHeadDimQk; ++d)
+    if (!std::isfinite(k[d]))
+      worst = std::max(worst, std::isnan(k[d]) ? NonFinite::kNan : NonFinite::kInfinity);
+  return worst;
+}
+
 double dot(const double* a, const double* b) {
   double sums[8] = {};  // independent sums, so that the compiler may use vectors
   for (int d = 0; d < kHeadDimQk; d += 8)
@@ -209,15 +217,15 @@ class RowBlock {
         find_error_groups(in_, keys_[static_cast<size_t>(p)].slot, groups);
       load_token(in_, keys_[static_cast<size_t>(p)].slot, k);
       const double k_norm = std::sqrt(dot(k, k));
-      const bool is_finite =
-          std::all_of(k, k + kHeadDimQk, [](double x) { return std::isfinite(x); });
+      const NonFinite non_finite = find_non_finite(k);
       for (int r = 0; r < num_rows_; ++r) {
         if (!sees(r, p)) continue;
         const double score = scale * dot(q_row(r), k);
         const double cap = in_.logits_soft_cap;
         score_row(r)[p] = cap > 0.0 ? cap * std::tanh(score / cap) : score;
-        if (!is_finite) {
-          out_->sees_non_finite[out_row_[r]] = 1;
+        if (non_finite != NonFinite::kNothing) {
+          NonFinite& worst = out_->non_finite[out_row_[r]];
+          worst = std::max(worst, non_finite);
           continue;
         }
         double& bound = out_->score_abs[out_row_[r]];
@@ -372,7 +380,7 @@ MlaReference mla_reference(const MlaHostInputs& in,
   out.p_max.assign(rows, 0.0);
   out.v_max.assign(rows, 0.0);
   out.num_keys.assign(rows, 0);
-  out.sees_non_finite.assign(rows, 0);
+  out.non_finite.assign(rows, NonFinite::kNothing);
 
   const std::vector<Job> jobs = cut_into_jobs(in);
   double total_cost = 0.0;

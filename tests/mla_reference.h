@@ -52,6 +52,10 @@ struct MlaHostInputs {
   }
 };
 
+// What a token holds that is not finite: NaN makes all of a row that sees it NaN; what becomes of
+// such a row under an infinity is not specified.
+enum class NonFinite : uint8_t { kNothing, kInfinity, kNan };
+
 // What the operator must return, and the magnitudes that bound the rounding errors of an
 // implementation. A row is a (query token, head) pair, in the order of the caller's tensors.
 struct MlaReference {
@@ -77,9 +81,8 @@ struct MlaReference {
   std::vector<double> p_max;      // [total_q, num_heads]  largest weight
   std::vector<double> v_max;      // [total_q, num_heads]  largest |v|
   std::vector<int64_t> num_keys;  // [total_q, num_heads]  keys that the row sees
-  // [total_q, num_heads]  whether one of them holds NaN or infinity. The bounds above are then of
-  // the others.
-  std::vector<uint8_t> sees_non_finite;
+  // [total_q, num_heads]  what one of them holds, the worst. The bounds above are then of the others.
+  std::vector<NonFinite> non_finite;
 
   int64_t num_rows() const { return total_q * num_heads; }
 };

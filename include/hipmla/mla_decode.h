@@ -22,8 +22,8 @@
 // i sees p < kv_len - n + i + 1 if causal, else p < kv_len. A row that sees no key gets o = 0 and lse = -inf.
 //
 // What the cache holds that a row does not see never reaches that row, NaN and infinity included: the rest of its pages, and
-// tokens of its sequence that are masked for it. A row that sees a token with NaN or infinity among its values gets NaN or
-// infinity in o, at least where the formula does; its lse may be NaN too.
+// tokens of its sequence that are masked for it. A row that sees a token with NaN among its values is NaN, o and lse; what
+// becomes of a row that sees an infinity is not specified.
 
 struct ihipStream_t;
 

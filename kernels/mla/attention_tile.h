@@ -24,7 +24,7 @@
 //   3-5    1   0-2       x x x x x x     limit = kv_len - 2 + 1 + 1
 //
 // A row is the same to the bit whatever the tokens hold that it may not see. P is 0 there, which removes what is finite, but
-// 0 * NaN is NaN. So tiles that not all rows see whole, at most two or three of a sequence, are searched for values that are
+// 0 * NaN is NaN. So tiles that not all rows see whole, those at the edge of a mask, are searched for values that are
 // not finite on their way to LDS (kv_pipe.h); a token with such values becomes zeros there, and the mask makes NaN of its
 // scores for the rows that see it.
 //

@@ -11,9 +11,10 @@ namespace hipmla::test {
 namespace {
 
 // A part without keys must hold o = 0, whatever reads it.
-std::string check_empty_parts(const DecodeResult& result) {
+std::string check_empty_parts(const MlaReference& reference, const DecodeResult& result) {
   for (size_t row = 0; row < result.partial_lse.size(); ++row) {
     if (!std::isinf(result.partial_lse[row])) continue;
+    if (reference.non_finite[row % reference.non_finite.size()] == NonFinite::kInfinity) continue;
     for (size_t i = row * kHeadDimV; i < (row + 1) * kHeadDimV; ++i)
       if (result.partial_o[i] != 0.0f)
         return "an empty part (lse = -inf) has o != 0: row " + std::to_string(row) +
@@ -94,7 +95,7 @@ std::string check_result(const Batch& batch, const MlaReference& reference, cons
     partial.o_type = DataType::kF32;
     add("merged partial ", compare_o(reference, reference.o, o, partial, rerun));
     add("merged partial ", compare_lse(reference, reference.lse, lse, partial, rerun));
-    if (text.empty()) text = check_empty_parts(result);
+    if (text.empty()) text = check_empty_parts(reference, result);
   }
   return text;
 }
